@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
+from intact.ops.operators import Concat
 
 _ATTENTION = "GroupQueryAttention"
 _RUNTIME = "com.microsoft"
@@ -127,7 +128,7 @@ def _of_concat(node: ir.Node) -> Iterator[Cache]:
     shape, whole = _lengths(value), _lengths(kept)
     if len(shape) != 4 or len(whole) != 4 or not isinstance(shape[3], int):
         return
-    axis = int(node.attributes.get_int("axis", 0) or 0) % 4
+    axis = Concat.of(node).axis % 4
     if axis == 2 and isinstance(whole[1], int) and whole[3] == shape[3]:
         yield Cache(node, 0, 1, 0, 3, shape[3], 1, whole[1] * shape[3])
 

@@ -5,9 +5,9 @@ decorator adds what follows from neither. Lowering, the integer engine's tables 
 training, the op table and signs are derived from it. To add an operator, write its function here,
 and its name in the files of the targets that have it::
 
-    @operator(low=0.0, high=1.0)
+    @operator(low=0.0, high=1.0, is_formula=True)
     def hard_sigmoid(x: Floats, alpha: float = 0.2, beta: float = 0.5) -> Floats:
-        return np.clip(alpha * x + beta, 0, 1)
+        return (alpha * x + beta).clip(0, 1)
 
 Bodies get float32 and give float32. They compute in float64 and round once, but where a runtime's
 float32 arithmetic is known and its codes depend on it. Where a function is not defined it is NaN or
@@ -50,6 +50,8 @@ class Unary:
         is_activation: The op table calls it an activation, not an operation element by element.
         is_operator: ONNX has it; otherwise several nodes stand for it.
         since: The opset from which ONNX has it; normalized models are of 11 or a newer one.
+        is_formula: Its body takes only numbers times, plus and ``clip`` of its operand. So it
+            computes tensors of torch too, and writes a graph of what those are.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Unary:
     is_activation: bool
     is_operator: bool
     since: int
+    is_formula: bool
 
     def __call__(self, x: npt.ArrayLike, *options: Option) -> Floats:
         """Compute it in float32, any shape, without warnings; options in order, or none."""
@@ -98,6 +101,7 @@ def operator(
     is_activation: bool = True,
     is_operator: bool = True,
     since: int = 11,
+    is_formula: bool = False,
 ) -> Callable[[Callable[..., Floats]], Unary]:
     """Declare the decorated function; its name in CamelCase is the operator's, unless given."""
 
@@ -107,9 +111,8 @@ def operator(
         # `strict` below refuses an option without a default.
         names, values = code.co_varnames[1 : code.co_argcount], body.__defaults__ or ()
         defaults = MappingProxyType(dict(zip(names, values, strict=True)))
-        declared = Unary(
-            name or camel, body, defaults, low, high, is_activation, is_operator, since
-        )
+        facts = (low, high, is_activation, is_operator, since, is_formula)
+        declared = Unary(name or camel, body, defaults, *facts)
         _DECLARED[declared.name] = declared
         return declared
 
@@ -183,10 +186,10 @@ def sigmoid(x: Floats) -> Floats:
     return _once(1 / (1 + np.exp(-_double(x))))
 
 
-@operator(low=0.0, high=1.0)
+@operator(low=0.0, high=1.0, is_formula=True)
 def hard_sigmoid(x: Floats, alpha: float = 0.2, beta: float = 0.5) -> Floats:
     """A line from 0 to 1, in float32."""
-    return np.asarray(np.clip(alpha * x + beta, np.float32(0), np.float32(1)))
+    return (alpha * x + beta).clip(0, 1)
 
 
 @operator(since=14)

@@ -15,11 +15,11 @@ class _Handlers(Mapping[Key, Handler]):
     """A table filled by a decorator.
 
     Args:
-        owner: Who handles the operations, as messages name it.
+        refusal: What is said of an operation without a function, with {} in its place.
     """
 
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
+    def __init__(self, refusal: str) -> None:
+        self._refusal = refusal
         self._table: dict[Key, Handler] = {}
 
     def register(self, *keys: Key) -> Callable[[Handler], Handler]:
@@ -33,7 +33,7 @@ class _Handlers(Mapping[Key, Handler]):
             for key in keys:
                 # A second function would silently win by the order of imports.
                 if key in self._table:
-                    raise ValueError(f"{self._owner} handles {_name(key)} twice")
+                    raise ValueError(f"{_name(key)} has a function already")
                 self._table[key] = function
             return function
 
@@ -42,7 +42,7 @@ class _Handlers(Mapping[Key, Handler]):
     def _find(self, key: Key) -> Handler:
         found = self._table.get(key)
         if found is None:
-            raise Unsupported(f"{self._owner} has no {_name(key)}")
+            raise Unsupported(self._refusal.format(_name(key)))
         return found
 
     def __getitem__(self, key: Key) -> Handler:
@@ -60,7 +60,7 @@ class Handlers(_Handlers[type[Any], Handler]):
 
     Each function is registered where it is defined, so that adding an operation touches one file::
 
-        WRITERS: Handlers[Writer] = Handlers("TFLite")
+        WRITERS: Handlers[Writer] = Handlers("intact writes no {} for TFLite")
 
 
         @WRITERS.register(Add, Sub)

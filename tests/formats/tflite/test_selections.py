@@ -10,7 +10,7 @@ from onnx import helper
 
 import intact
 from intact.errors import ExportError
-from intact.formats.base.format import Io
+from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
 from intact.formats.tflite.read import read_tflite
 from intact.formats.tflite.run import TfliteRuntime
@@ -83,11 +83,28 @@ def test_floats_are_compared_as_floats(form: str) -> None:
     assert not plan.decisions["select"].quantized
 
 
-@pytest.mark.parametrize("form", ["ArgMax", "TopK"])
-def test_micro_refuses_what_it_lacks_before_samples_are_read(form: str) -> None:
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_micro_gives_places_that_the_model_has_as_int64(keeps: int) -> None:
+    pytest.importorskip("tflite_micro")
+    made = intact.quantize(net("ArgMax", axis=1, keepdims=keeps), DATA, target="tflite-micro")
+    for kernels in ("micro", "ref"):
+        (found,) = intact.verify(made, DATA, kernels=kernels).outputs
+        assert (found.values, found.mismatches) == (128, 0)
+    (content,) = made.exports["tflite"].files.values()  # type: ignore[attr-defined]
+    (in_file,) = TfliteRuntime(content).outputs.values()
+    assert in_file.dtype == np.int32
+    # Those who run it get what the model gives.
+    deployed = Deployed(made.plan, made.exports["tflite"])
+    (places,) = FORMATS["tflite"].runtime.run(deployed, DATA).values()  # type: ignore[union-attr]
+    assert places.dtype == np.int64
+
+
+@pytest.mark.parametrize(("form", "axis"), [("ArgMax", 3), ("TopK", 1)])
+def test_micro_refuses_what_it_lacks_before_samples_are_read(form: str, axis: int) -> None:
+    model = net(form, axis=axis) if form == "TopK" else net(form, axis=axis, keepdims=0)
     with pytest.raises(ExportError, match=r"'select': TensorFlow Lite Micro .*; cut them"):
-        intact.quantize(net(form), iter([]), target="tflite-micro")
-    notes = [str(note) for note in intact.inspect(net(form), target="tflite-micro").notes]
+        intact.quantize(model, iter([]), target="tflite-micro")
+    notes = [str(note) for note in intact.inspect(model, target="tflite-micro").notes]
     assert any("'select': TensorFlow Lite Micro" in note for note in notes)
 
 

@@ -56,7 +56,7 @@ Prepare: TypeAlias = Callable[[Step, Overflows], Kernel]
 
 """Makes the kernel of a step: all that does not depend on activations is computed here."""
 
-KERNELS: Handlers[Prepare] = Handlers("the integer engine")
+KERNELS: Handlers[Prepare] = Handlers("the integer engine has no {}")
 
 OperationT = TypeVar("OperationT")
 

@@ -100,16 +100,20 @@ def in_numbers(array: Array, tensor: Tensor) -> Array:
 
 
 def numbers_of(outputs: Mapping[str, Array], tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    """Dequantize the outputs of a program, with axes as the model has them.
+    """Dequantize the outputs of a program, with axes and whole numbers as the model has them.
 
     Args:
         outputs: As the program stores them.
         tensors: What they are, by the same names.
     """
-    return {
-        name: tensors[name].as_in_model(in_numbers(array, tensors[name]))
-        for name, array in outputs.items()
-    }
+    return {name: _number_of(array, tensors[name]) for name, array in outputs.items()}
+
+
+def _number_of(array: Array, tensor: Tensor) -> Array:
+    number = tensor.as_in_model(in_numbers(array, tensor))
+    is_whole = tensor.encoding is None and tensor.dtype.kind in "iu"
+    # A file may hold them in a narrower type.
+    return number.astype(tensor.dtype, copy=False) if is_whole else number
 
 
 @dataclass

@@ -23,6 +23,7 @@ from intact.formats.base.format import Format
 from intact.graph import weight_slot
 from intact.graph.edit import Editor
 from intact.graph.tied_tables import is_same, tied_tables
+from intact.ops.operators import Gather
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.stored_weights import is_stored
 from intact.plan.widths import scheme_at
@@ -190,7 +191,7 @@ class StoredWeights:
         The scales are those of the rows, if there is more than one.
         """
         node, parameters = self._editor.nodes_by_name[name], self._parameters()
-        indices, axis = node.inputs[1], node.attributes.get_int("axis", 0) % self._rank
+        indices, axis = node.inputs[1], Gather.of(node).axis % self._rank
         if indices is None:
             raise ExportError(f"{name} has no indices")
         # Codes are looked up, not floats: a table of floats would be made whole when the model is

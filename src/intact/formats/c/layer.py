@@ -231,7 +231,7 @@ class Layer:
 Writer: TypeAlias = Callable[[Layer], None]
 """Writes one layer; raises `Unsupported` where C has no kernel for it."""
 
-WRITERS: Handlers[Writer] = Handlers("C")
+WRITERS: Handlers[Writer] = Handlers("intact writes no {} as C")
 
 
 def encoding_of(tensor: Tensor) -> Encoding:

@@ -161,7 +161,9 @@ def view_of(step: Step, slot: int, shapes: Mapping[str, Lengths]) -> int | None:
 
 _Shapes: TypeAlias = Sequence[Lengths]
 
-MOVES: Handlers[Callable[[Any, _Shapes, _Shapes], list[Move]]] = Handlers("C")
+MOVES: Handlers[Callable[[Any, _Shapes, _Shapes], list[Move]]] = Handlers(
+    "intact writes no {} as C"
+)
 """Operations that only move elements: from the shapes of inputs and outputs to the moves."""
 
 

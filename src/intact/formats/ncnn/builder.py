@@ -204,7 +204,7 @@ class NcnnBuilder:
 Write: TypeAlias = Callable[[Any, Step, NcnnBuilder], None]
 """Adds the layers of one step, whose operation comes first; raises Unsupported."""
 
-WRITERS: Handlers[Write] = Handlers("ncnn")
+WRITERS: Handlers[Write] = Handlers("intact writes no {} for ncnn")
 
 
 def name_of(step: Step) -> str:

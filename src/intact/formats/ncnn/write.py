@@ -48,7 +48,7 @@ _MODULES = (elementwise, moves, products)
 
 _PRODUCTS = (Convolution, FullyConnected, TransposedConvolution)
 _KEEP_FLOAT = "keep what is quantized otherwise than to 8 bits float with --keep-float"
-_LEAVE_OUT = "what it has no layer for in float either must leave the model"
+_LEAVE_OUT = "what has no layer in float either must leave the model"
 
 
 def write_ncnn(program: Program, target: str = "") -> NcnnModel:

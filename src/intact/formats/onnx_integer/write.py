@@ -93,7 +93,7 @@ class OnnxBuilder(GraphBuilder):
 
 _Writer: TypeAlias = Callable[[OnnxBuilder, Node], None]
 
-_WRITERS: NamedHandlers[_Writer] = NamedHandlers("ONNX")
+_WRITERS: NamedHandlers[_Writer] = NamedHandlers("intact writes no {} as ONNX")
 
 
 def write_node(builder: OnnxBuilder, node: Node) -> None:

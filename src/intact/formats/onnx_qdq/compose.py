@@ -1,7 +1,7 @@
 """Rewrites HardSwish and AveragePool of a written model as operators with integer kernels.
 
-A HardSwish between pairs runs as four passes over floats: DequantizeLinear, HardSigmoid, Mul,
-QuantizeLinear. But its gate ``clip((x + 3) / 6, 0, 1)`` is an Add whose quantizer saturates: the
+A HardSwish between pairs runs as four passes over floats: DequantizeLinear, its gate, Mul,
+QuantizeLinear. But that gate ``clip((x + 3) / 6, 0, 1)`` is an Add whose quantizer saturates: the
 codes of ``x + 3`` in steps of 6/255 from 0 to 255 are those of the gate in steps of 1/255. So the
 sum is quantized with the one scale and dequantized with the other, and ONNX Runtime fuses
 QLinearAdd and QLinearMul around them (1.32: 2.6 times as fast).
@@ -22,6 +22,7 @@ import onnx_ir as ir
 from intact.graph.edit import Editor
 from intact.graph.passes import library
 from intact.graph.passes.pattern import Pattern, constant, op, value
+from intact.ops.operators import Conv
 from intact.plan import QuantizedGraph
 from intact.plan.quantized_graph import COMPOSED, quantizes
 from intact.program.arithmetic.functions import GATE_OFFSET, GATE_SCALE, GATE_STEPS
@@ -171,11 +172,12 @@ _HARD_SWISH = _DATA * _pair("DequantizeLinear", _CODES, 1 / GATE_STEPS)
 
 def _is_average(node: ir.Node) -> bool:
     """Check whether a node is a depthwise convolution of ones, in steps of a part of a window."""
-    kernel = node.attributes.get_ints("kernel_shape", ()) or () if node.op_type == "Conv" else (0,)
+    options = Conv.of(node)
+    kernel = options.kernel_shape if node.op_type == "Conv" else (0,)
     # A Conv need not say its kernel, and one without a size has no part to compare the scale with.
     if 0 in kernel:
         return False
-    shape = (node.attributes.get_int("group", 1), 1, *kernel)
+    shape = (options.group, 1, *kernel)
     ones = constant(lambda a: a.shape == shape and bool((a == 1).all()))
     weight = _pair("DequantizeLinear", ones, 1 / math.prod(kernel), np.int8)
     return op("Conv", value(), weight).at(node) is not None

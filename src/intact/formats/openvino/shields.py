@@ -71,7 +71,7 @@ from intact.formats.openvino.dialect import DOMAIN
 from intact.graph import constant_array, data_slots, input_value, is_constant
 from intact.graph.edit import Editor
 from intact.graph.passes.fold_linear import parameters_of
-from intact.ops.operators import CONVOLUTIONS, LAYERS
+from intact.ops.operators import CONVOLUTIONS, LAYERS, ConvTranspose
 from intact.plan import QuantizedGraph
 
 FACTORS = frozenset({"Mul", "Div"})
@@ -273,10 +273,11 @@ def _leaves_places(node: ir.Node) -> bool:
     """Check for one group, several channels, and a stride beyond the kernel."""
     weight = _fixed_array(node, _WEIGHT_SLOT)
     # With one channel the first one's scale is right.
-    if weight is None or node.attributes.get_int("group", 1) != 1 or weight.shape[1] == 1:
+    options = ConvTranspose.of(node)
+    if weight is None or options.group != 1 or weight.shape[1] == 1:
         return False
     kernel = weight.shape[2:]
-    strides = node.attributes.get_ints("strides", [1] * len(kernel))
+    strides = options.strides or (1,) * len(kernel)
     return any(size < stride for size, stride in zip(kernel, strides, strict=True))
 
 

@@ -45,7 +45,7 @@ _LACKING: dict[str, dict[str, Unsupported]] = {
     )
     | dict.fromkeys(
         ("ARG_MAX int64", "ARG_MIN int64"),
-        Unsupported("TensorFlow Lite Micro gives places as int32 only", _CUT),
+        Unsupported("TensorFlow Lite Micro has no kernel for what reads its places", _CUT),
     )
     | {"FULLY_CONNECTED blocks": Unsupported("TensorFlow Lite Micro has no weights in blocks")},
 }

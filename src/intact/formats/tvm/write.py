@@ -102,7 +102,7 @@ def text_of(numbers: tuple[int, ...] | list[int]) -> str:
 _Writer: TypeAlias = Callable[[ScriptBuilder, Node], str]
 """Makes the expression of a node's result."""
 
-_WRITERS: NamedHandlers[_Writer] = NamedHandlers("TVMScript")
+_WRITERS: NamedHandlers[_Writer] = NamedHandlers("intact writes no {} as TVMScript")
 
 
 def write_node(builder: ScriptBuilder, node: Node) -> None:

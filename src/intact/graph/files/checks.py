@@ -5,14 +5,15 @@ Protobuf and onnx-ir accept much that crashes compiled code, or that lets it rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 
 from intact.errors import ModelError
+from intact.graph.files.expansion import FunctionKey, called_key, function_key
 from intact.graph.files.external import refuse_bad_place
 
 _KINDS = onnx.AttributeProto
@@ -85,6 +86,8 @@ def refuse_unsound(proto: onnx.ModelProto, folder: Path | None, where: str) -> N
         own_opset = _opset(function.opset_import) or opset
         for message in _messages(function):
             _check(message, own_opset, where)
+    if proto.functions:
+        _Calls(proto, opset, where).check(proto.graph)
     for part in (*proto.opset_import, *proto.metadata_props):
         _check(part, opset, where)
 
@@ -161,8 +164,18 @@ def _texts(message: Any) -> Iterator[tuple[str, str | bytes]]:
                 yield field.name, text
 
 
-def _problem(node: onnx.NodeProto, opset: int) -> str:
-    """List violations of the operator's ONNX definition; empty where there are none."""
+_Attributes: TypeAlias = Sequence[tuple[str, onnx.AttributeProto]]
+"""What a node calls its attributes, and their values; of one that refers to another, that one."""
+
+
+def _problem(node: onnx.NodeProto, opset: int, attributes: _Attributes | None = None) -> str:
+    """List violations of the operator's ONNX definition; empty where there are none.
+
+    Args:
+        node: The node.
+        opset: What it means.
+        attributes: Its own if None.
+    """
     schema = _schema(node.op_type, opset)
     if schema is None:
         return ""
@@ -172,57 +185,143 @@ def _problem(node: onnx.NodeProto, opset: int) -> str:
     ):
         if not least <= count <= most:
             return f"has {count} {what}, ONNX opset {opset} requires {least} to {most}"
-    problems = (_attribute_problem(attribute, schema) for attribute in node.attribute)
-    found = next(filter(None, problems), "") or _contradiction(node)
+    if attributes is None:
+        attributes = [(each.name, each) for each in node.attribute]
+    problems = (_attribute_problem(name, each, schema) for name, each in attributes)
+    found = next(filter(None, problems), "") or _contradiction(node, attributes)
     if found:
         return found
-    present = {attribute.name for attribute in node.attribute}
+    present = {name for name, _ in attributes}
     for name, defined in schema.attributes.items():
         if defined.required and name not in present:
             return f"has no attribute {name!r}"
     return ""
 
 
-def _attribute_problem(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> str:
-    defined = schema.attributes.get(attribute.name)
+def _attribute_problem(
+    name: str, attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema
+) -> str:
+    defined = schema.attributes.get(name)
     wanted: Any = defined and defined.type  # an enum; its type stub lacks that
     if wanted is not None and wanted.value != attribute.type:
         given = _KINDS.AttributeType.Name(attribute.type)
-        return f"has attribute {attribute.name!r} of type {given}, not {wanted.name}"
-    if attribute.name in _TYPES and attribute.i not in onnx.TensorProto.DataType.values():
-        return f"has {attribute.name} {attribute.i}, which is not an element type"
-    if attribute.ref_attr_name or attribute.name in _ANY_NUMBER:
+        return f"has attribute {name!r} of type {given}, not {wanted.name}"
+    # What it refers to, `_Calls` looks at.
+    if attribute.ref_attr_name or name in _ANY_NUMBER:
         return ""
-    if attribute.name in _COUNTS and attribute.i < 1:
-        return f"has {attribute.name} {attribute.i}, which must be 1 or more"
-    most = _MOST_AXES if attribute.name in _AXES else _MOST.get(attribute.name, _LARGEST)
+    if name in _TYPES and attribute.i not in onnx.TensorProto.DataType.values():
+        return f"has {name} {attribute.i}, which is not an element type"
+    if name in _COUNTS and attribute.i < 1:
+        return f"has {name} {attribute.i}, which must be 1 or more"
+    most = _MOST_AXES if name in _AXES else _MOST.get(name, _LARGEST)
     for number in (attribute.i, *attribute.ints):
         if not -most <= number < most:
-            return f"has {attribute.name} {number}, which must be from {-most} to {most - 1}"
+            return f"has {name} {number}, which must be from {-most} to {most - 1}"
     return ""
 
 
-def _contradiction(node: onnx.NodeProto) -> str:
+def _contradiction(node: onnx.NodeProto, attributes: _Attributes) -> str:
     """Tell what of a node does not fit the rest of it; empty where all fits."""
-    if _outputs_of_split(node) not in (None, len(node.output)):
-        return f"has num_outputs {_outputs_of_split(node)}, but {len(node.output)} outputs"
-    axes = {len(each.ints) // _WINDOW[each.name] for each in _window(node)}
-    if len(axes) > 1 or any(len(each.ints) % _WINDOW[each.name] for each in _window(node)):
-        counts = ", ".join(f"{len(each.ints)} {each.name}" for each in _window(node))
+    known = [(name, each) for name, each in attributes if not each.ref_attr_name]
+    parts = next((each.i for name, each in known if name == "num_outputs"), None)
+    if node.op_type == "Split" and parts not in (None, len(node.output)):
+        return f"has num_outputs {parts}, but {len(node.output)} outputs"
+    # Attributes of a sliding window have one or two numbers an axis.
+    is_window = any(part in node.op_type for part in _WINDOWED)
+    window = [(n, len(each.ints)) for n, each in known if is_window and n in _WINDOW]
+    axes = {count // _WINDOW[name] for name, count in window}
+    if len(axes) > 1 or any(count % _WINDOW[name] for name, count in window):
+        counts = ", ".join(f"{count} {name}" for name, count in window)
         return f"has attributes for different numbers of axes: {counts}"
     return ""
 
 
-def _window(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
-    """List the attributes of a sliding window, which have one or two numbers an axis."""
-    if not any(part in node.op_type for part in _WINDOWED):
-        return []
-    return [each for each in node.attribute if each.name in _WINDOW and not each.ref_attr_name]
+_Given: TypeAlias = Mapping[str, Sequence[onnx.AttributeProto]]
+"""The attributes of a call by name; a file may give one twice."""
 
 
-def _outputs_of_split(node: onnx.NodeProto) -> int | None:
-    found = (each.i for each in node.attribute if each.name == "num_outputs")
-    return next(found, None) if node.op_type == "Split" else None
+class _Calls:
+    """Checks nodes of functions with the attributes of their callers, as whoever runs them does.
+
+    Args:
+        proto: A model that `intact.graph.files.expansion.refuse_endless` has checked, so that its
+            functions are not called too often.
+        opset: Of functions that import none.
+        where: Name of the model for messages.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, opset: int, where: str) -> None:
+        self._functions = {function_key(each): each for each in proto.functions}
+        self._opset, self._where = opset, where
+        self._nodes: dict[FunctionKey, list[onnx.NodeProto]] = {}
+        # By attribute and not by value, which may be long: they stay in memory, so that no two
+        # have one number.
+        self._seen: set[tuple[FunctionKey, tuple[int, ...]]] = set()
+        self._kept: list[_Given] = []
+
+    def check(self, graph: onnx.GraphProto) -> None:
+        """Check the functions that a graph calls.
+
+        Raises:
+            ModelError: A node of one violates its operator's definition.
+        """
+        for message in _messages(graph):
+            if isinstance(message, onnx.NodeProto):
+                self._call(message, {})
+
+    def _call(self, node: onnx.NodeProto, given: _Given) -> None:
+        key = called_key(node)
+        function = self._functions.get(key)
+        if function is None:
+            return
+        own: dict[str, list[onnx.AttributeProto]] = {}
+        for name, attribute in _resolved(node, given):
+            own.setdefault(name, []).append(attribute)
+        for default in function.attribute_proto:
+            own.setdefault(default.name, [default])
+        names = [*function.attribute, *(each.name for each in function.attribute_proto)]
+        used = {name: own.get(name, []) for name in names}
+        mark = key, tuple(id(each) for values in used.values() for each in values)
+        if mark in self._seen:
+            return
+        self._seen.add(mark)
+        self._kept.append(used)
+        opset = _opset(function.opset_import) or self._opset
+        for each in self._concerned(key, function):
+            self._call(each, used)
+            problem = _problem(each, opset, _resolved(each, used)) if _refers(each) else ""
+            if problem and each.domain in _STANDARD:
+                raise ModelError(
+                    f"{self._where}: node {each.name!r} ({each.op_type}) of function"
+                    f" {function.name!r}, called by {node.name!r}, {problem}",
+                    remedy="export the model again",
+                )
+
+    def _concerned(
+        self, key: FunctionKey, function: onnx.FunctionProto
+    ) -> Sequence[onnx.NodeProto]:
+        """Return the nodes of a function that call another or refer to its attributes."""
+        if key not in self._nodes:
+            self._nodes[key] = [
+                each
+                for each in _messages(function)
+                if isinstance(each, onnx.NodeProto)
+                and (called_key(each) in self._functions or _refers(each))
+            ]
+        return self._nodes[key]
+
+
+def _refers(node: onnx.NodeProto) -> bool:
+    return any(each.ref_attr_name for each in node.attribute)
+
+
+def _resolved(node: onnx.NodeProto, given: _Given) -> _Attributes:
+    """Return the attributes of a node, those of the caller where it refers to them."""
+    return [
+        (each.name, value)
+        for each in node.attribute
+        for value in (given.get(each.ref_attr_name, ()) if each.ref_attr_name else (each,))
+    ]
 
 
 @cache

@@ -42,7 +42,8 @@ _COUNTING = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
 _ENDLESS = 1 << 63
 _DEEPEST = 100
 """Calls within calls. Exporters have some ten; libraries follow them by recursion."""
-_FunctionKey = tuple[str, str, str]
+FunctionKey = tuple[str, str, str]
+"""What nodes call a function by: domain, name, overload."""
 
 
 class _Length(NamedTuple):
@@ -123,8 +124,8 @@ class _Lengths:
     """The lengths of a model's functions, each computed once."""
 
     def __init__(self, proto: onnx.ModelProto, where: str) -> None:
-        self._functions = {_key(each): each for each in proto.functions}
-        self._known: dict[_FunctionKey, _Length | None] = {}
+        self._functions = {function_key(each): each for each in proto.functions}
+        self._known: dict[FunctionKey, _Length | None] = {}
         self._where = where
         self._depth = 0
 
@@ -148,7 +149,7 @@ class _Lengths:
         return _Length(count, runs)
 
     def _add_function(self, node: onnx.NodeProto) -> _Length:
-        key = (node.domain, node.op_type, node.overload)
+        key = called_key(node)
         function = self._functions.get(key)
         if function is None:
             return _Length(0, 0)
@@ -172,8 +173,14 @@ class _Lengths:
         return found
 
 
-def _key(function: onnx.FunctionProto) -> _FunctionKey:
+def function_key(function: onnx.FunctionProto) -> FunctionKey:
+    """Return what nodes call a function by."""
     return function.domain, function.name, function.overload
+
+
+def called_key(node: onnx.NodeProto) -> FunctionKey:
+    """Return what a node calls, if it is a function of the model."""
+    return node.domain, node.op_type, node.overload
 
 
 def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:

@@ -6,6 +6,8 @@ A LayerNormalization, for example, becomes means, differences and products.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -28,6 +30,7 @@ from intact.graph.passes.expand_rotation import expand_rotation
 from intact.graph.passes.fold_linear import fold_scales
 from intact.graph.passes.inline_if import choose_results
 from intact.graph.passes.library import remove_unused
+from intact.ops.functions import FUNCTIONS
 from intact.ops.operators import LayerNormalization
 
 _AXES_ARE_INPUT = 18
@@ -136,21 +139,45 @@ def _division(editor: Editor, node: ir.Node) -> None:
     editor.put_in_place(node, editor.node("Mul", (data, factor), f"{name}_Mul"))
 
 
-def _hard_sigmoid(editor: Editor, node: ir.Node) -> None:
-    """Write ``clip(alpha * x + beta, 0, 1)``.
+@dataclass(frozen=True)
+class _Term:
+    """A value of a formula, which adds the node of what is computed from it."""
 
-    A node whose input is not float32 is not expanded. Source: the definition of the ONNX operator.
+    value: ir.Value
+    name: str
+    editor: Editor
+
+    def _made(self, op_type: str, *numbers: float) -> _Term:
+        # Attributes are float32.
+        constants = [self.editor.number(float(np.float32(each))) for each in numbers]
+        name, shape = f"{self.name}_{op_type}", self.value.shape
+        made = self.editor.node(op_type, (self.value, *constants), name, shape=shape)
+        return replace(self, value=made)
+
+    def __mul__(self, number: float) -> _Term:
+        return self._made("Mul", number)
+
+    def __add__(self, number: float) -> _Term:
+        return self._made("Add", number)
+
+    __rmul__, __radd__ = __mul__, __add__
+
+    def clip(self, low: float, high: float) -> _Term:
+        return self._made("Clip", low, high)
+
+
+def _formula(editor: Editor, node: ir.Node) -> None:
+    """Write the nodes of a function that is declared as a formula.
+
+    A node whose input is not float32 is not expanded.
     """
     data = input_value(node, 0)
     if data is None or data.dtype is not ir.DataType.FLOAT:
         return
-    value = data
-    for op_type, number in zip(("Mul", "Add"), function_options(node), strict=True):
-        constant = editor.number(float(np.float32(number)))
-        value = editor.node(op_type, (value, constant), f"{node.name}_{op_type}", shape=data.shape)
-    bounds = editor.number(0.0), editor.number(1.0)
-    result = editor.node("Clip", (value, *bounds), f"{node.name}_Clip", shape=data.shape)
-    editor.put_in_place(node, result)
+    result: Any = FUNCTIONS[node.op_type].body(
+        _Term(data, str(node.name), editor), *function_options(node)
+    )
+    editor.put_in_place(node, result.value)
 
 
 def _power(editor: Editor, node: ir.Node) -> None:
@@ -407,7 +434,6 @@ EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "Einsum": expand_einsum,
     "GroupNormalization": _instances,
     "GroupQueryAttention": expand_grouped_attention,
-    "HardSigmoid": _hard_sigmoid,
     "If": choose_results,
     "InstanceNormalization": _instances,
     "LayerNormalization": _layer_norm,
@@ -416,6 +442,7 @@ EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "MultiHeadAttention": expand_heads,
     "Pow": _power,
     **dict.fromkeys(_REDUCTIONS, _reduction),
+    **{name: _formula for name, each in FUNCTIONS.items() if each.is_formula},
     "RMSNormalization": _rms_normalization,
     "RotaryEmbedding": expand_rotation,
     "SimplifiedLayerNormalization": _rms_normalization,

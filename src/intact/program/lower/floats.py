@@ -140,25 +140,24 @@ def _group_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) ->
     groups = node.attributes.get_int("num_groups", count or 0)
     if not groups:
         raise Unsupported("the number of its channels is not known")
-    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    epsilon = operators.Stabilized.of(node).epsilon
     _emit(builder, node, GroupNormalization(groups, epsilon), *inputs)
 
 
 @FLOAT_LOWERINGS.register("LRN")
 def _local_response(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower LRN."""
-    read = chain[0].attributes
-    size = read.get_int("size", 0) or 0
-    defaults = (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
-    numbers = [read.get_float(name, default) for name, default in defaults]
-    _emit(builder, chain[0], LocalResponse(size, *numbers), builder.read(chain[0], 0))
+    options = operators.LRN.of(chain[0])
+    operation = LocalResponse(options.size, options.alpha, options.beta, options.bias)
+    _emit(builder, chain[0], operation, builder.read(chain[0], 0))
 
 
 @FLOAT_LOWERINGS.register("CumSum")
 def _cumulative_sum(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower CumSum from the first place on."""
     node, axis = chain[0], constant_input(chain[0], 1)
-    if axis is None or any(node.attributes.get_int(k, 0) for k in ("exclusive", "reverse")):
+    options = operators.CumSum.of(node)
+    if axis is None or options.exclusive or options.reverse:
         raise Unsupported("it sums backwards, leaves places out, or its axis is computed")
     data = builder.read(node, 0)
     _emit(builder, node, CumulativeSum(int(axis.reshape(())) % len(data.shape)), data)

@@ -19,7 +19,7 @@ Lengths: TypeAlias = tuple[int, ...]
 _Operands: TypeAlias = Sequence[Lengths]
 _Rule: TypeAlias = Callable[[Any, _Operands], list[Lengths] | None]
 
-_RULES: Handlers[_Rule] = Handlers("shape inference")
+_RULES: Handlers[_Rule] = Handlers("shape inference has no {}")
 """From an operation and the shapes of its operands to those of its results."""
 
 

@@ -128,7 +128,7 @@ def flattened_columns(stored: Shape, order: Order, shape: tuple[int, ...]) -> np
 
 # ---- operations, renumbered -------------------------------------------------------------------
 
-_RENUMBER: Handlers[Callable[..., Operation | None]] = Handlers("reordering")
+_RENUMBER: Handlers[Callable[..., Operation | None]] = Handlers("reordering has no {}")
 """What each operation becomes; those that are missing need their axes as they are."""
 
 

@@ -1,4 +1,4 @@
-"""Lets operations read whole-number inputs, as token ids are, without float nodes.
+"""Lets operations read whole numbers, as token ids are, without float nodes.
 
 Exports give such an input another shape or type before a table is looked up by it, or before it
 becomes a float. Its numbers stay in their order, so that a format may read the input itself.
@@ -6,6 +6,7 @@ becomes a float. Its numbers stay in their order, so that a format may read the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnx_ir as ir
 
 from intact.graph import facts
 from intact.program.float_operations import Identity
-from intact.program.operations import FloatNodes, Lookup, Operation, Reshape
+from intact.program.operations import ArgReduce, FloatNodes, Lookup, Operation, Reshape
 from intact.program.passes.islands import without_unused
 from intact.program.program import Program, Step, Tensor
 
@@ -81,14 +82,18 @@ def _read_as_floats(program: Program, name: str, tensor: Tensor) -> Program:
 
 
 def with_int32(program: Program) -> Program:
-    """Return a program that takes whole numbers as int32, where look-ups and Casts read them."""
-    for name, tensor in program.inputs.items():
+    """Return a program whose whole numbers are int32: its inputs, and places that it finds.
+
+    Those stay as they are that others than look-ups and Casts read.
+    """
+    found = [step.outputs[0] for step in program.steps if isinstance(step.operation, ArgReduce)]
+    for tensor in (*program.inputs.values(), *found):
         if is_whole(tensor) and tensor.dtype != _INT32:
-            program = _read_as_int32(program, name, tensor)
+            program = _in_int32(program, tensor)
     return program
 
 
-def _read_as_int32(program: Program, name: str, tensor: Tensor) -> Program:
+def _in_int32(program: Program, tensor: Tensor) -> Program:
     narrow = {tensor.name: replace(tensor, plain=_INT32)}
     steps: list[Step] = []
     for step in program.steps:
@@ -100,13 +105,16 @@ def _read_as_int32(program: Program, name: str, tensor: Tensor) -> Program:
                 replace(step, operation=_reshape_to(result), inputs=read, outputs=(result,))
             )
         elif root is not None or isinstance(step.operation, Lookup) or read == step.inputs:
-            steps.append(replace(step, inputs=read))
+            made = tuple(narrow.get(each.name, each) for each in step.outputs)
+            steps.append(replace(step, inputs=read, outputs=made))
         else:
             return program
-    if any(t.name in narrow for t in program.outputs.values()):
-        return program
-    inputs = {**program.inputs, name: narrow[tensor.name]}
-    return replace(program, inputs=inputs, steps=tuple(steps))
+
+    def named(ends: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: narrow.get(each.name, each) for name, each in ends.items()}
+
+    inputs, outputs = named(program.inputs), named(program.outputs)
+    return replace(program, inputs=inputs, outputs=outputs, steps=tuple(steps))
 
 
 def _roots(program: Program) -> dict[str, Tensor]:

@@ -148,7 +148,7 @@ class StepBuilder:
 Realizer: TypeAlias = Callable[[StepBuilder], None]
 """Realizes one step, or raises `Unsupported`."""
 
-REALIZERS: Handlers[Realizer] = Handlers("the form in integer operations")
+REALIZERS: Handlers[Realizer] = Handlers("the form in integer operations has no {}")
 
 
 def plain(rank: int) -> Order:

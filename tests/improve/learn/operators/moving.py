@@ -195,6 +195,8 @@ def recurrent() -> Iterator[Case]:
         outputs=2,
         rows=False,
     )
+    for pair in (["HardSigmoid", "Elu"], ["softplus", "Softsign"], ["Elu", "Relu"]):
+        yield make_case("GRU", *gru, hidden_size=hidden, activations=pair, outputs=2, rows=False)
     lstm = floats(steps, batch, width), floats(1, 12, width), floats(1, 12, hidden), floats(1, 24)
     none = (None, None, None)
     yield make_case("LSTM", *lstm, *none, floats(1, 9), hidden_size=hidden, outputs=3, rows=False)

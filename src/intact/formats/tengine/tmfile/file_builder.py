@@ -26,7 +26,7 @@ from intact.program.operations import Bounds
 from intact.program.unsupported import UnsupportedNodes
 
 Writer: TypeAlias = "Callable[[Any, Step, TmFileBuilder], None]"
-WRITERS: Handlers[Writer] = Handlers("Tengine")
+WRITERS: Handlers[Writer] = Handlers("intact writes no {} for Tengine")
 """Functions by the operation that they write."""
 
 Shape = tuple[int, ...]
@@ -104,11 +104,15 @@ class TmFileBuilder:
             raise Unsupported(f"input {slot} is absent")
         if tensor.is_constant:
             raise Unsupported(f"its input {tensor.value!r} is a constant")
-        # The step before has no value of the model: the lowering made it, and Tengine has no such
-        # node.
+        # The step before has no value of the model: the lowering made it, and no node is written
+        # for it.
         if not tensor.value:
-            raise Unsupported(f"Tengine has no {self.operator(step)}")
+            raise self.not_written(step)
         return tensor.value
+
+    def not_written(self, step: Step) -> Unsupported:
+        """Return the refusal of a step that has no writer; Tengine may well have the operator."""
+        return Unsupported(f"intact writes no {self.operator(step)} for Tengine")
 
     def shape(self, value: str) -> Shape:
         """Return the lengths of a value in the model's order of axes.

@@ -18,7 +18,7 @@ from intact.graph.names import Names
 from intact.program.handlers import NamedHandlers
 
 Reader: TypeAlias = "Callable[[OnnxBuilder, FileNode], None]"
-READERS: NamedHandlers[Reader] = NamedHandlers("the reader")
+READERS: NamedHandlers[Reader] = NamedHandlers("intact reads no {} of Tengine")
 """Functions by the operator of Tengine whose nodes they add to a graph."""
 
 Array = npt.NDArray[Any]

@@ -48,7 +48,7 @@ class Spelling:
         function: The function.
         name: Tengine's name of the operator.
         without_kernel: Elements for which Tengine has no kernel.
-        options: Tengine's names of options, with ours.
+        renamed: Our names of options that Tengine calls otherwise, with its names.
         constants: Options that are always the same; Tengine's kernels leave them aside.
         is_written: It is; otherwise it is only read.
         of_one_image: Its kernels take the lengths of one image, whatever the tensor has.
@@ -57,10 +57,15 @@ class Spelling:
     function: Unary
     name: str
     without_kernel: tuple[Element, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
     is_written: bool = True
     of_one_image: bool = False
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Tengine's names of options, with ours."""
+        return {self.renamed.get(ours, ours): ours for ours in self.function.defaults}
 
 
 class Pair(NamedTuple):
@@ -91,11 +96,9 @@ SPELLINGS = (
     Spelling(functions.sigmoid, "Sigmoid"),
     Spelling(functions.sigmoid, "Logistic", is_written=False),
     Spelling(functions.tanh, "Tanh", _NO_INT8),
-    Spelling(functions.leaky_relu, "ReLu", options={"negative_slope": "alpha"}),
-    Spelling(functions.elu, "Elu", _NO_INT8, options={"alpha": "alpha"}),
-    Spelling(
-        functions.hard_sigmoid, "HardSigmoid", _NO_INT8, options={"alpha": "alpha", "beta": "beta"}
-    ),
+    Spelling(functions.leaky_relu, "ReLu", renamed={"alpha": "negative_slope"}),
+    Spelling(functions.elu, "Elu", _NO_INT8),
+    Spelling(functions.hard_sigmoid, "HardSigmoid", _NO_INT8),
     Spelling(functions.hard_swish, "HardSwish", _NO_INT8, constants={"alpha": 1 / 6, "beta": 0.5}),
     Spelling(functions.mish, "Mish", _NO_INT8, of_one_image=True),
     Spelling(functions.softplus, "Softplus", (Element.INT8, Element.UINT8), of_one_image=True),
@@ -211,7 +214,7 @@ def _write_function(operation: Function, step: Step, builder: TmFileBuilder) -> 
         _clamp(step, builder)
         return
     if kind not in WRITTEN:
-        raise Unsupported(f"Tengine has no {builder.operator(step)}")
+        raise builder.not_written(step)
     spelling = WRITTEN[kind]
     value = builder.value(step)
     builder.refuse_elements(*spelling.without_kernel)
@@ -267,7 +270,7 @@ def _write_elementwise(operation: Elementwise, step: Step, builder: TmFileBuilde
     """Write two tensors, the second of which may be a constant or spread over the first."""
     pair = next((each for each in PAIRS if each.kind is operation.kind), None)
     if pair is None:
-        raise Unsupported(f"Tengine has no {builder.operator(step)}")
+        raise builder.not_written(step)
     tensors = [tensor for tensor in step.inputs if tensor is not None]
     shapes = [
         builder.shape(tensor.value) if tensor.data is None else tensor.data.shape
@@ -371,7 +374,7 @@ def _spread_shape(shape: Shape, over: Shape) -> Shape:
 
 @WRITERS.register(FloatNodes)
 def _write_float_nodes(operation: FloatNodes, step: Step, builder: TmFileBuilder) -> None:
-    raise Unsupported(operation.reason or f"Tengine has no {builder.operator(step)}")
+    raise Unsupported(operation.reason) if operation.reason else builder.not_written(step)
 
 
 def _clamp(step: Step, builder: TmFileBuilder) -> None:

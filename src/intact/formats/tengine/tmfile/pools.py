@@ -261,7 +261,7 @@ def _write_reduce(operation: Reduce, step: Step, builder: TmFileBuilder) -> None
         _add_pool(step, builder, method, shape[2:], (1, 1), pads, Flavor.FLOOR, is_global=True)
         return
     if operation.kind is not Reduction.MEAN:
-        raise Unsupported(f"Tengine has no {operator}")
+        raise builder.not_written(step)
     builder.refuse_elements(Element.INT8)
     rank, axes = len(builder.shape(builder.value(step))), operation.axes
     if rank > 4 or 0 in axes:

@@ -21,7 +21,7 @@ from intact.program.handlers import NamedHandlers
 Reader: TypeAlias = Callable[[ModelBuilder, Operator], None]
 """Adds the nodes of an operator to a builder; raises `Unsupported` where it cannot."""
 
-READERS: NamedHandlers[Reader] = NamedHandlers("The reader of TFLite files")
+READERS: NamedHandlers[Reader] = NamedHandlers("intact reads no {} of TFLite")
 
 _NEARLY = 1 / 512
 """Relative difference of two scales below which no 8-bit code changes from one to the other."""

@@ -292,7 +292,7 @@ def _is_wide(tensor: Tensor | None) -> bool:
 Writer: TypeAlias = Callable[[Any, Step, FileBuilder], None]
 """Adds the operators of a step; raises `Unsupported` where TFLite has none."""
 
-WRITERS: Handlers[Writer] = Handlers("TFLite")
+WRITERS: Handlers[Writer] = Handlers("intact writes no {} for TFLite")
 
 
 def weighted_inputs(step: Step) -> tuple[Tensor, Tensor, Tensor | None]:

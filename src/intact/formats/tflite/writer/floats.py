@@ -24,6 +24,7 @@ from intact.formats.tflite.writer.builder import (
 )
 from intact.formats.tflite.writer.moves import add_transpose
 from intact.graph import constant_array, is_constant
+from intact.ops.operators import LRN, CumSum, GatherND, Mod, Reduce, ScatterND
 from intact.program import Array, Shape, Step, Tensor
 from intact.program.forms import moved_last, plain_type, shape_of
 from intact.program.handlers import NamedHandlers
@@ -85,10 +86,6 @@ class _Node:
             raise Unsupported(f"its input {slot} is absent")
         return array
 
-    def whole(self, name: str, default: int = 0) -> int:
-        """Return an attribute that is a whole number."""
-        return self.node.attributes.get_int(name, default)
-
     def part(self, shape: Shape, kind: np.dtype[Any] | None = None) -> Tensor:
         """Return a new tensor on the way to the result."""
         like = next(each for each in self.results if each is not None)
@@ -130,7 +127,7 @@ class _Node:
 
 NodeWriter: TypeAlias = Callable[[_Node], None]
 
-NODE_WRITERS: NamedHandlers[NodeWriter] = NamedHandlers("the writer of TFLite")
+NODE_WRITERS: NamedHandlers[NodeWriter] = NamedHandlers("intact writes no {} for TFLite")
 """Writers by operator type of ONNX."""
 
 
@@ -240,7 +237,7 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
 @NODE_WRITERS.register("GatherND")
 def _gather_nd(node: _Node) -> None:
     """Write GatherND: GATHER_ND."""
-    if node.whole("batch_dims"):
+    if GatherND.of(node.node).batch_dims:
         raise Unsupported("it gathers by sample")
     count = node.operand(1).shape[-1]
     places = _places(node, 1, node.data.shape[:count])
@@ -253,7 +250,7 @@ def _gather_elements(node: _Node) -> None:
     """Write GatherElements: GATHER along the last axis, each row with its own indices."""
     data, indices = node.data, node.operand(1)
     rank = len(data.shape)
-    axis = axis_of(node.node, rank, 0)
+    axis = axis_of(node.node, rank)
     others = [k for k in range(rank) if k != axis]
     if any(data.shape[k] != indices.shape[k] for k in others):
         raise Unsupported("its data has more rows than its indices")
@@ -270,7 +267,7 @@ def _gather_elements(node: _Node) -> None:
 def _scatter_nd(node: _Node) -> None:
     """Write ScatterND at constant places: SCATTER_ND into zeros, chosen from where it writes."""
     data, updates, result = node.data, node.operand(2), node.result
-    reduction = node.node.attributes.get_string("reduction", "none") or "none"
+    reduction = ScatterND.of(node.node).reduction
     if reduction not in ("none", "add"):
         raise Unsupported(f"its reduction is {reduction}")
     if None in data.shape:
@@ -321,7 +318,8 @@ def _is_nan(node: _Node) -> None:
 def _cumulative_sum(node: _Node) -> None:
     """Write CumSum: CUMSUM."""
     axis = node.builder.integers(f"{node.node.name}/axis", int(node.constant(1).item()))
-    fields = {name: node.whole(name) == 1 for name in ("exclusive", "reverse")}
+    options = CumSum.of(node.node)
+    fields = {"exclusive": options.exclusive == 1, "reverse": options.reverse == 1}
     row = _SELECTIONS[node.node.op_type]
     node.add(row.code, (node.data, axis), node.result, options=row.table, **fields)
 
@@ -348,7 +346,7 @@ def _reduction(node: _Node) -> None:
     if before:
         data = node.between(before, data, options=_TABLES[before])
     reduced = node.part(result.shape, type_of(data)) if after else result
-    keeps = node.whole("keepdims", 1) == 1
+    keeps = Reduce.of(node.node).keepdims == 1
     node.add(code, (data, at), reduced, options="ReducerOptions", keepDims=keeps)
     if after:
         node.add(after, (reduced,), result)
@@ -361,30 +359,27 @@ def _local_response_normalization(node: _Node) -> None:
     LOCAL_RESPONSE_NORMALIZATION has no even windows, and LiteRT 2.3.0's reference kernel sums an
     element less than its other one does.
     """
-    data, size = node.data, node.whole("size", 1)
+    data, options = node.data, LRN.of(node.node)
     channels = data.shape[1]
     if channels is None:
         raise Unsupported("the number of its channels is not known")
-    attributes = node.node.attributes
-    numbers = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
-    numbers = {name: attributes.get_float(name, each) or 0.0 for name, each in numbers.items()}
     to, by = np.indices((channels, channels))
-    is_near = (by - to >= -((size - 1) // 2)) & (by - to <= size // 2)
+    is_near = (by - to >= -((options.size - 1) // 2)) & (by - to <= options.size // 2)
     order = moved_last(len(data.shape))
     inner = node.part(tuple(data.shape[k] for k in order))
     add_transpose(node.builder, data, inner, order)
     squares = node.between("SQUARE", inner, options="SquareOptions")
     sums = node.part(inner.shape)
     # The factor of each square is in the weights, which spares a product.
-    band = node.number(np.where(is_near, numbers["alpha"] / size, 0))
-    bias = node.number(np.full(channels, numbers["bias"]))
+    band = node.number(np.where(is_near, options.alpha / options.size, 0))
+    bias = node.number(np.full(channels, options.bias))
     table = "FullyConnectedOptions"
     node.builder.operator(
         "FULLY_CONNECTED", (squares, band, bias), (sums,), Options(table, {"keepNumDims": True}),
         version=5,
     )  # fmt: skip
     row = _OPERATORS["Pow"]
-    power = node.between(row.code, sums, node.number(-numbers["beta"]), options=row.table)
+    power = node.between(row.code, sums, node.number(-options.beta), options=row.table)
     outer = node.between("MUL", inner, power, options="MulOptions")
     add_transpose(node.builder, outer, node.result, tuple(int(k) for k in np.argsort(order)))
 
@@ -396,7 +391,7 @@ def _local_response_normalization(node: _Node) -> None:
 def _modulo(node: _Node) -> None:
     """Write Mod: FLOOR_MOD; what has the dividend's sign is that of the magnitudes."""
     data, divisor, row = node.data, node.operand(1), _OPERATORS["Mod"]
-    if not node.whole("fmod"):
+    if not Mod.of(node.node).fmod:
         node.add(row.code, (data, divisor), node.result, options=row.table)
         return
     if type_of(data).kind != "f":

@@ -32,7 +32,6 @@ def _shrink(x: Tensor, lambd: float, bias: float) -> Tensor:
 _WRITTEN_HERE: Mapping[Unary, Callable[..., Tensor]] = MappingProxyType(
     {
         functions.gelu: lambda x, approximate: F.gelu(x, approximate=approximate),
-        functions.hard_sigmoid: lambda x, alpha, beta: torch.clamp(alpha * x + beta, 0, 1),
         functions.leaky_relu: F.leaky_relu,
         functions.selu: lambda x, alpha, gamma: gamma * F.elu(x, alpha),
         functions.shrink: _shrink,
@@ -50,6 +49,8 @@ def function_of(declared: Unary) -> Callable[..., Tensor]:
     Raises:
         AttributeError: torch has none of the operator's name, and none is written here.
     """
+    if declared.is_formula:
+        return declared.body
     written = _WRITTEN_HERE.get(declared)
     if written is not None:
         return written

@@ -6,7 +6,7 @@ ONNX's order, ``iofc`` and ``zrh``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -18,30 +18,25 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
+from intact.improve.learn.operators.activations import function_of
 from intact.improve.learn.operators.indices import reversed_sequences
 from intact.improve.learn.operators.rules import Apply, operator, outputs
+from intact.ops.functions import FUNCTIONS
 from intact.ops.operators import GRU, LSTM, Recurrent
 
 _Function: TypeAlias = Callable[[Tensor], Tensor]
 _State: TypeAlias = tuple[Tensor, Tensor | None]
 """Hidden and cell state ``[N, H]``; only an LSTM has the latter."""
 
-_ACTIVATIONS: Mapping[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = MappingProxyType(
+_OF_LAYERS: Mapping[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = MappingProxyType(
     {
         "affine": (lambda x, alpha, beta: alpha * x + beta, (1.0, 0.0)),
-        "elu": (F.elu, (1.0,)),
-        "hardsigmoid": (lambda x, alpha, beta: torch.clamp(alpha * x + beta, 0, 1), (0.2, 0.5)),
-        "leakyrelu": (F.leaky_relu, (0.01,)),
         "relu": (torch.relu, ()),
         "scaledtanh": (lambda x, alpha, beta: alpha * torch.tanh(beta * x), (1.0, 1.0)),
-        "sigmoid": (torch.sigmoid, ()),
-        "softplus": (F.softplus, ()),
-        "softsign": (F.softsign, ()),
-        "tanh": (torch.tanh, ()),
-        "thresholdedrelu": (lambda x, alpha: torch.where(x > alpha, x, 0.0), (1.0,)),
     }
 )
-"""Functions by their names in lower case, with the defaults of alpha and beta."""
+"""Functions that are no declared ones, by their names in lower case, with defaults of alpha and
+beta."""
 
 _DEFAULTS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
 """Activations of one direction."""
@@ -204,6 +199,21 @@ def _weights(
     )
 
 
+def _activation(name: str) -> tuple[Callable[..., Tensor], Sequence[float]]:
+    """Return a function of one tensor, alpha and beta, and the defaults of these.
+
+    Raises:
+        Unsupported: It is unknown.
+    """
+    if name.lower() in _OF_LAYERS:
+        return _OF_LAYERS[name.lower()]
+    # Names are those of operators, in any case.
+    for each in FUNCTIONS.values():
+        if each.name.lower() == name.lower() and each.defaults.keys() <= {"alpha", "beta"}:
+            return function_of(each), [float(number) for number in each.defaults.values()]
+    raise Unsupported(f"training has no activation {name!r}")
+
+
 def _cells(node: ir.Node, directions: int) -> list[_Cell]:
     """Read the attributes of each direction.
 
@@ -215,9 +225,7 @@ def _cells(node: ir.Node, directions: int) -> list[_Cell]:
     alphas, betas = list(options.activation_alpha), list(options.activation_beta)
     functions = []
     for name in names:
-        if name.lower() not in _ACTIVATIONS:
-            raise Unsupported(f"training has no activation {name!r}")
-        function, numbers = _ACTIVATIONS[name.lower()]
+        function, numbers = _activation(name)
         given = [
             # The lists have no entry for functions without that number: they are used up in order.
             own.pop(0) if own else default

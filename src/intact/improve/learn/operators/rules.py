@@ -23,7 +23,7 @@ Rule: TypeAlias = Callable[[ir.Node], Apply]
 
 Integers: TypeAlias = tuple[int, ...]
 
-RULES: NamedHandlers[Rule] = NamedHandlers("training")
+RULES: NamedHandlers[Rule] = NamedHandlers("training has no {}")
 """By operator type of the default domain."""
 
 operator = RULES.register
