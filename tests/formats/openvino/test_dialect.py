@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import intact
 from intact.errors import ExportError
 from intact.formats.openvino.run import OpenVinoRuntime
 from intact.formats.openvino.write import OpenVinoModel, write_openvino
@@ -182,3 +183,18 @@ def test_biases_before_a_recurrent_operator_stay_those_of_each_channel(
     weights = b.weight(1, gates * 4, 24), b.weight(1, gates * 4, 4)
     model, expected = written(b, b.node(op_type, x, *weights, hidden_size=4))
     assert sqnr_db(expected, run(model, b, tmp_path)) > 20
+
+
+def test_biases_stay_where_the_model_asks_for_lengths() -> None:
+    b = ModelBuilder(17)
+    x = b.node("Relu", b.node("Conv", b.input("x", ["batch", 8, 6, 6]), b.weight(16, 8, 1, 1)))
+    x = b.node("Relu", b.node("Conv", x, b.weight(8, 16, 1, 1), b.weight(8), name="biased"))
+    rows = b.node("Reshape", x, b.ints(-1, 288))
+    count = b.node("Gather", b.node("Shape", rows), b.constant(np.array([0])), axis=0)
+    state = b.node("ConstantOfShape", b.node("Concat", count, b.ints(10), axis=0))
+    state = b.node("MatMul", state, b.weight(10, 10))
+    b.node("Tanh", b.node("Add", b.node("MatMul", rows, b.weight(288, 10)), state), out="y")
+    b.output("y", ["batch", 10])
+    data = {"x": np.random.default_rng(0).normal(size=(8, 8, 6, 6)).astype(np.float32)}
+    made = intact.quantize(b.build(), data, target="openvino")
+    assert not any(each.mismatches for each in intact.verify(made, data).outputs)

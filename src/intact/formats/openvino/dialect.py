@@ -184,12 +184,19 @@ def _part_readers(editor: Editor) -> None:
                 node.replace_input_with(0, before)
 
 
+_ASKING = (*RECURRENT, "Shape")
+"""What asks for lengths while the model runs.
+
+Where something does, OpenVINO 2026.4.1 loses biases: it reads a bias as a Reshape to the axes of
+the convolution, for which it asks too, and drops the sum and the Relu behind it."""
+
+
 def add_biases(editor: Editor) -> None:
     """Add the biases of convolutions by nodes of their own, with all axes, where OpenVINO errs."""
     graph = editor.model.graph
     lengths = [each for value in graph.inputs for each in value.shape or (None,)]
     is_open = any(not isinstance(each, int) for each in lengths)
-    if not is_open or not any(node.op_type in RECURRENT for node in nodes_of(graph)):
+    if not is_open or not any(node.op_type in _ASKING for node in nodes_of(graph)):
         return
     for node in list(graph):
         bias = node.inputs[2] if node.op_type in CONVOLUTIONS and len(node.inputs) > 2 else None
