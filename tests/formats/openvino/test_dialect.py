@@ -197,4 +197,4 @@ def test_biases_stay_where_the_model_asks_for_lengths() -> None:
     b.output("y", ["batch", 10])
     data = {"x": np.random.default_rng(0).normal(size=(8, 8, 6, 6)).astype(np.float32)}
     made = intact.quantize(b.build(), data, target="openvino")
-    assert not any(each.mismatches for each in intact.verify(made, data).outputs)
+    assert all(each.sqnr_db > 60 for each in intact.verify(made, data).outputs)
