@@ -11,7 +11,7 @@ from intact.formats.tflite.verify import verify_tflite
 from intact.graph import constant_array
 from intact.plan import QuantizedGraph
 from intact.program.lower.chains import Points
-from intact.program.lower.far_constants import move_far_constants
+from intact.program.lower.to_program import move_far_constants
 from tests.deployment.networks import lowered, written, wrong
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned

@@ -24,7 +24,7 @@ from intact.search.measuring import evaluator as evaluating
 from intact.search.measuring.evaluator import Evaluator, Scoring, float_score
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import TrialData
-from intact.search.trial import Ask, Measured, State
+from intact.search.trial import Ask, State, TrialResult
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.search.trial_data import some_samples, trial_data_of
 
@@ -36,7 +36,7 @@ def trial_data() -> TrialData:
     return trial_data_of()
 
 
-def untimed(measured: Measured) -> Measured:
+def untimed(measured: TrialResult) -> TrialResult:
     return replace(measured, seconds=0.0)
 
 
