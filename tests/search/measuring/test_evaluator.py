@@ -268,13 +268,13 @@ def test_confirming_runs_the_integers_of_the_target() -> None:
 def test_what_has_no_integer_program_is_simulated_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(plan: QuantizedGraph) -> None:
+    def refuse(plan: QuantizedGraph, *, threads: int) -> None:
         raise PlanError("levels without integer arithmetic")
 
     own = trial_data_of(target="tflite", count=40)
     evaluator = Evaluator(own, threads=1)
     simulated = evaluator.measure(Ask(own.space.default))
-    monkeypatch.setattr(evaluating, "lower", refuse)
+    monkeypatch.setattr(evaluating, "integer_run", refuse)
     found = evaluator.confirm(own.space.default)
     assert found.state is State.COMPLETE
     assert found.score == simulated.score
