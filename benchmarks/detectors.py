@@ -32,7 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 import intact
-from drawn_detectors import CLASSES, NETS, draw, write_all
+from detector_nets import CLASSES
+from drawn_detectors import NETS, draw, write_all
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.data.detections import KEPT, MEAN, DetectionMetric
 from intact.data.metric import Compared, OutputRecord

@@ -12,7 +12,7 @@ import pytest
 
 import intact
 from intact.analyze.diagnose.weights import weight_finding
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.recipe.commands import command_line
 from intact.recipe.options import QuantizeCommand
 from tests.command_lines import Say, refused

@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from intact.cli import show_search
-from intact.recipe.budget import Budget
+from intact.recipe.kinds import Budget
 from intact.search.loop import SearchProgress
-from intact.search.trial import Goal, Measured, State, Trial
+from intact.search.trial import Goal, State, Trial, TrialResult
 
 SLOW = """
 import time
@@ -224,7 +224,7 @@ def test_the_screen_shows_samples_then_trials_and_the_time() -> None:
     assert "preparing the trials, 0 s" in text.getvalue()
     standing = SearchProgress(Goal(), 10, Budget(40), shown=lambda score: -score)
     for number in range(30):
-        measured = Measured(State.COMPLETE, -float(number), 0.0, 10)
+        measured = TrialResult(State.COMPLETE, -float(number), 0.0, 10)
         standing.trials.append(Trial(number, (8,), 100.0 - number, measured))
     standing.seconds = 60.0
     text.truncate(text.seek(0))

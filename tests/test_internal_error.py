@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from intact.cli import entry
-from intact.cli.application import app
+from intact.cli.entry import app
 from tests.models import residual_net
 
 INTERNAL = 70

@@ -14,7 +14,7 @@ import pytest
 
 import intact
 from intact.analyze import comparison_text
-from intact.analyze.compare import ComparedNode, Comparison
+from intact.analyze.comparison import ComparedNode, Comparison
 from intact.analyze.result_comparison import load_results
 from intact.errors import DataError, UsageError
 from intact.results.result import Result

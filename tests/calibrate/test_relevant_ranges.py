@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from intact.calibrate.scales.relevant_ranges import relevant_ranges, within
+from intact.calibrate.scales.ranges import relevant_ranges, within
 from intact.graph import normalize
 from intact.numerics.distribution import Distribution
 from tests.models import ModelBuilder, random_inputs, run_model

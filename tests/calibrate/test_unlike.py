@@ -11,8 +11,9 @@ import pytest
 
 import intact
 from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.choice import FloatRuns, choose
+from intact.calibrate.choice import choose
 from intact.calibrate.collect import collect
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.unlike import broken_ties, unlike
 from intact.data.sources import open_samples
 from intact.engines.simulate import Simulator

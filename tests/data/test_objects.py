@@ -194,7 +194,7 @@ def test_no_batch_is_kept() -> None:
     assert sum(count for _, count in open_samples(batches(), GRAPH).batches(8)) == 160
 
 
-def test_the_kinds_are_relevant_ranges_in_order() -> None:
+def test_the_kinds_are_told_apart_in_order() -> None:
     sources = {
         "a dict of arrays by input name": {"x0": X},
         "an array or tensor": Tensor(X),

@@ -110,7 +110,7 @@ def test_codes_outside_of_the_type_are_counted(plan: QuantizedGraph, dump: Dump)
 
 
 @pytest.mark.parametrize("name", ["stem_out", "pooled", "sum", "image"])
-def test_axes_are_relevant_ranges_by_the_shape(plan: QuantizedGraph, dump: Dump, name: str) -> None:
+def test_axes_are_told_apart_by_the_shape(plan: QuantizedGraph, dump: Dump, name: str) -> None:
     for array, layout in (
         (dump[name], "as in the model"),
         (dump[name].transpose(0, 2, 3, 1), "channels last"),

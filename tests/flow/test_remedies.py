@@ -23,7 +23,7 @@ from intact.analyze.diagnose.remedies import options_that_made, with_command
 from intact.analyze.diagnose.weights import BEST, EQUALIZE
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
-from intact.cli.application import app
+from intact.cli.entry import app
 from intact.cli.parameters import Command
 from intact.data.sources import open_samples
 from intact.errors import IntactError

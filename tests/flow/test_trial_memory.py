@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import intact
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.data.batching import sample_count
 from intact.flow import calibration
 from tests.models import residual_net

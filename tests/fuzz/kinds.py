@@ -224,16 +224,16 @@ def _read_images(path: Path) -> None:
 def _search_logs(folder: Path) -> list[bytes]:
     from intact.search.logs.log import Log
     from intact.search.strategy import Strategy
-    from intact.search.trial import Measured, State, Trial
+    from intact.search.trial import State, Trial, TrialResult
 
     space, plan, settings = _searched()
     path = folder / "seed.jsonl"
     path.unlink(missing_ok=True)
     with Log.create(path, settings) as log:
         for number, state in enumerate(State):
-            found = Trial(number, space.default, 8.0, Measured(state, 0.5, 0.1, 4, 0.1, "why"))
+            found = Trial(number, space.default, 8.0, TrialResult(state, 0.5, 0.1, 4, 0.1, "why"))
             log.append(found, None if state is State.FAILED else Strategy.of(plan))
-        log.confirm(Trial(0, space.default, 8.0, Measured(State.COMPLETE, 1.0, 0.0, 4)), None)
+        log.confirm(Trial(0, space.default, 8.0, TrialResult(State.COMPLETE, 1.0, 0.0, 4)), None)
     return [path.read_bytes()]
 
 

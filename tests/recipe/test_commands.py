@@ -9,7 +9,7 @@ import pytest
 
 from intact import demo
 from intact.cli import run
-from intact.cli.application import app
+from intact.cli.entry import app
 from intact.recipe.commands import RECIPES, flags_of, owner_of
 
 

@@ -13,7 +13,7 @@ import pytest
 import intact
 from intact import Overrides, api, demo
 from intact.cli import run
-from intact.cli.application import app
+from intact.cli.entry import app
 from intact.cli.parameters import ALL, Command
 from intact.errors import IntactError, UsageError
 from intact.recipe import options as declared

@@ -14,7 +14,7 @@ import numpy as np
 from intact.errors import CalibrationError, ModelError
 from intact.search.pool import answers
 from intact.search.space import Candidate
-from intact.search.trial import Ask, Measured, State
+from intact.search.trial import Ask, State, TrialResult
 from intact.workers.job import Opened
 
 KILL, REFUSE, BUG, MEMORY, SLOW, EXIT, ABORT, WHO, HANG = range(100, 109)
@@ -70,7 +70,7 @@ class FakeEvaluator:
     def __init__(self, trial_data: FakeTrialData, numbers: np.ndarray, threads: int) -> None:
         self._data, self._numbers, self.threads = trial_data, numbers, threads
 
-    def measure(self, ask: Ask) -> Measured:
+    def measure(self, ask: Ask) -> TrialResult:
         first = ask.candidate[0]
         if first == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -92,12 +92,12 @@ class FakeEvaluator:
             time.sleep(0.2)
         if first == WHO:
             time.sleep(0.05)
-            return Measured(State.COMPLETE, float(os.getpid()), float(self.threads), 1)
+            return TrialResult(State.COMPLETE, float(os.getpid()), float(self.threads), 1)
         score = self._numbers[: 1 + sum(ask.candidate)].sum() * self._data.factor
         state = State.STOPPED if ask.bar is not None and score < ask.bar else State.COMPLETE
         samples = np.int64(1000 if ask.samples is None else ask.samples)
-        return Measured(state, np.float64(score), np.float32(0.1), samples)  # type: ignore[arg-type]
+        return TrialResult(state, np.float64(score), np.float32(0.1), samples)  # type: ignore[arg-type]
 
-    def confirm(self, candidate: Candidate) -> Measured:
+    def confirm(self, candidate: Candidate) -> TrialResult:
         measured = self.measure(Ask(candidate))
-        return Measured(measured.state, -measured.score, 0.0, 1000, reason="confirmed")
+        return TrialResult(measured.state, -measured.score, 0.0, 1000, reason="confirmed")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.search.loop import best, front, nearest
-from intact.search.trial import Goal, Measured, State, Trial
+from intact.search.trial import Goal, State, Trial, TrialResult
 
 SAMPLES = 50
 
@@ -20,7 +20,7 @@ def trial(
     state: State = State.COMPLETE,
     samples: int = SAMPLES,
 ) -> Trial:
-    return Trial(number, (number,), cost, Measured(state, score, 0.1, samples))
+    return Trial(number, (number,), cost, TrialResult(state, score, 0.1, samples))
 
 
 scores = st.sampled_from([-math.inf, -2.0, 0.0, 0.5, 0.9, 1.0, math.inf, math.nan])

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 import pytest
 
 from intact.errors import SearchError
-from intact.recipe.budget import Budget
+from intact.recipe.kinds import Budget
 from intact.search.loop import Search, SearchProgress
 from intact.search.space import Candidate
-from intact.search.trial import Ask, Goal, Measured, State, Trial
+from intact.search.trial import Ask, Goal, State, Trial, TrialResult
 
 SAMPLES = 100
 
 
-def complete(score: float) -> Measured:
-    return Measured(State.COMPLETE, score, 0.1, SAMPLES)
+def complete(score: float) -> TrialResult:
+    return TrialResult(State.COMPLETE, score, 0.1, SAMPLES)
 
 
 @dataclass
@@ -46,14 +46,14 @@ class Exact:
     integers: dict[int, float] = field(default_factory=dict)
     foresees: bool = False
 
-    def evaluate(self, asks: Sequence[Ask]) -> Iterator[Measured]:
+    def evaluate(self, asks: Sequence[Ask]) -> Iterator[TrialResult]:
         for ask in asks:
             self.journal.append(f"measure {ask.candidate[0]}")
             score = 10.0 * ask.candidate[0]
             is_part = self.foresees and ask.candidate != (8,)
-            yield Measured(State.REACHED, score, 0.1, 10) if is_part else complete(score)
+            yield TrialResult(State.REACHED, score, 0.1, 10) if is_part else complete(score)
 
-    def confirm(self, candidates: Sequence[Candidate]) -> Iterator[Measured]:
+    def confirm(self, candidates: Sequence[Candidate]) -> Iterator[TrialResult]:
         for (bits,) in candidates:
             self.journal.append(f"confirm {bits}")
             yield complete(self.integers.get(bits, 10.0 * bits))
@@ -228,7 +228,7 @@ def test_a_search_that_its_budget_ended_says_so_far_and_after_how_many(
 
 def test_nothing_but_failures_tells_the_reason() -> None:
     made, pool, _ = search()
-    failure = Measured(State.FAILED, math.nan, math.nan, 0, reason="metric m: raises KeyError")
+    failure = TrialResult(State.FAILED, math.nan, math.nan, 0, reason="metric m: raises KeyError")
     pool.evaluate = lambda asks: iter([failure] * len(asks))  # type: ignore[method-assign]
     made.run()
     assert len(made.progress.trials) == 6
@@ -240,7 +240,7 @@ def test_what_was_found_until_it_was_interrupted_is_kept() -> None:
     made, pool, _ = search()
     measure = pool.evaluate
 
-    def interrupted(asks: Sequence[Ask]) -> Iterator[Measured]:
+    def interrupted(asks: Sequence[Ask]) -> Iterator[TrialResult]:
         for measured in measure(asks):
             if len(made.progress.trials) == 4:
                 raise KeyboardInterrupt
@@ -257,14 +257,14 @@ def test_evaluations_count_the_samples_that_were_run() -> None:
     progress = SearchProgress(Goal(), SAMPLES, Budget(10))
     progress.trials = [
         Trial(0, (8,), 8.0, complete(80.0)),
-        Trial(1, (7,), 7.0, Measured(State.STOPPED, 20.0, 0.1, 25)),
+        Trial(1, (7,), 7.0, TrialResult(State.STOPPED, 20.0, 0.1, 25)),
     ]
     assert progress.evaluations == 1.25
     assert [trial.number for trial in progress.front] == [0]
 
 
 def test_a_trial_on_some_samples_spends_that_part_of_one() -> None:
-    few = Measured(State.COMPLETE, 50.0, 0.1, SAMPLES // 4)
+    few = TrialResult(State.COMPLETE, 50.0, 0.1, SAMPLES // 4)
     made, pool, sampler = search(Budget(trials=2))
     sampler.batches = [[8], [7, 6, 5], [4, 3, 2]]
     ask = sampler.ask
@@ -288,14 +288,14 @@ def test_a_trial_on_some_samples_spends_that_part_of_one() -> None:
 def test_a_trial_that_was_stopped_or_failed_spends_a_whole_one() -> None:
     progress = SearchProgress(Goal(), SAMPLES, Budget(10))
     progress.trials = [
-        Trial(0, (7,), 7.0, Measured(State.STOPPED, 20.0, 0.1, 25)),
-        Trial(1, (6,), 6.0, Measured(State.FAILED, math.nan, math.nan, 0, reason="x")),
-        Trial(2, (5,), 5.0, Measured(State.COMPLETE, 20.0, 0.1, 25)),
+        Trial(0, (7,), 7.0, TrialResult(State.STOPPED, 20.0, 0.1, 25)),
+        Trial(1, (6,), 6.0, TrialResult(State.FAILED, math.nan, math.nan, 0, reason="x")),
+        Trial(2, (5,), 5.0, TrialResult(State.COMPLETE, 20.0, 0.1, 25)),
     ]
     assert progress.spent == 2.25
 
 
-def test_winners_that_only_the_simulation_accepts_are_relevant_ranges() -> None:
+def test_winners_that_only_the_simulation_accepts_are_told_apart() -> None:
     made, pool, _ = search(goal=Goal(min_score=75.0))
     pool.integers = {8: 74.0}
     made.run()

@@ -14,7 +14,7 @@ from intact.errors import MissingExtraError, ModelError, UsageError
 from intact.search import pool as pools
 from intact.search.measuring.trial_data import TrialData
 from intact.search.pool import TrialPool, make_pool
-from intact.search.trial import Ask, Measured, State
+from intact.search.trial import Ask, State, TrialResult
 from intact.workers.job import WorkerError
 from intact.workers.pool import MOST_WORKERS, InProcessLauncher, cores
 from intact.workers.processes import ProcessLauncher
@@ -63,7 +63,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[TrialPool]:
         yield made
 
 
-def key(measured: Measured) -> tuple[object, ...]:
+def key(measured: TrialResult) -> tuple[object, ...]:
     """Everything but the seconds, floats by their bits."""
     numbers = (float(measured.score).hex(), float(measured.noise).hex())
     return (measured.state, *numbers, int(measured.samples), measured.reason)

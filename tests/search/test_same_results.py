@@ -19,7 +19,7 @@ from intact.search.measuring.trial_data import TrialData
 from intact.search.plans import required
 from intact.search.pool import TrialPool, make_pool
 from intact.search.space import Space
-from intact.search.trial import Ask, Measured, State
+from intact.search.trial import Ask, State, TrialResult
 from intact.targets import load_target
 
 
@@ -44,7 +44,7 @@ def asks(space: Space) -> list[Ask]:
     return found
 
 
-def measured(pool: TrialPool, trial_data: TrialData) -> list[Measured]:
+def measured(pool: TrialPool, trial_data: TrialData) -> list[TrialResult]:
     with pool:
         found = list(pool.evaluate(asks(trial_data.space)))
         found += pool.confirm([trial_data.space.default, trial_data.space.uniform(4)])
@@ -52,28 +52,28 @@ def measured(pool: TrialPool, trial_data: TrialData) -> list[Measured]:
 
 
 @pytest.fixture(scope="module")
-def alone(trial_data: TrialData) -> list[Measured]:
+def alone(trial_data: TrialData) -> list[TrialResult]:
     return measured(make_pool(trial_data), trial_data)
 
 
-def test_the_trials_tell_something(alone: list[Measured]) -> None:
+def test_the_trials_tell_something(alone: list[TrialResult]) -> None:
     states = {each.state for each in alone}
     assert states == {State.COMPLETE, State.STOPPED}
     assert len({each.noise for each in alone}) >= 6
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(5, marks=pytest.mark.slow)])
-def test_processes(trial_data: TrialData, alone: list[Measured], workers: int) -> None:
+def test_processes(trial_data: TrialData, alone: list[TrialResult], workers: int) -> None:
     assert measured(make_pool(trial_data, workers), trial_data) == alone
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads(trial_data: TrialData, alone: list[Measured], threads: int) -> None:
+def test_threads(trial_data: TrialData, alone: list[TrialResult], threads: int) -> None:
     assert measured(make_pool(trial_data, threads=threads), trial_data) == alone
 
 
 @pytest.mark.slow
-def test_ray(trial_data: TrialData, alone: list[Measured]) -> None:
+def test_ray(trial_data: TrialData, alone: list[TrialResult]) -> None:
     pytest.importorskip("ray")
     assert measured(make_pool(trial_data, 2, distributed=True), trial_data) == alone
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from intact.recipe.budget import Budget
+from intact.recipe.kinds import Budget
 from intact.search.loop import SearchProgress, warning_lines
-from intact.search.trial import Goal, Measured, State, Trial
+from intact.search.trial import Goal, State, Trial, TrialResult
 
-BASE = Trial(0, (8,), 8.0, Measured(State.COMPLETE, 80.0, 0.1, 100))
-CHEAP = Trial(1, (4,), 4.0, Measured(State.COMPLETE, 79.0, 0.1, 100))
+BASE = Trial(0, (8,), 8.0, TrialResult(State.COMPLETE, 80.0, 0.1, 100))
+CHEAP = Trial(1, (4,), 4.0, TrialResult(State.COMPLETE, 79.0, 0.1, 100))
 
 
 def said(
@@ -36,12 +36,12 @@ def test_nothing_was_gained() -> None:
 
 def test_the_widest_integers_fail() -> None:
     progress = SearchProgress(Goal(min_score=90.0), 100, Budget(9), [BASE])
-    wider = Trial(1, (32,), 9.0, Measured(State.COMPLETE, 91.0, 0.1, 100))
+    wider = Trial(1, (32,), 9.0, TrialResult(State.COMPLETE, 91.0, 0.1, 100))
     lines = list(warning_lines(progress, wider, BASE, "accuracy", None))
     assert lines[0] == "the widest integers alone are not within the limits"
     assert len(lines) == 2
 
 
 def test_failed_trials_are_counted() -> None:
-    failure = Trial(2, (5,), 5.0, Measured(State.FAILED, math.nan, math.nan, 0, reason="boom"))
+    failure = Trial(2, (5,), 5.0, TrialResult(State.FAILED, math.nan, math.nan, 0, reason="boom"))
     assert said(BASE, CHEAP, failure) == ["1 trial(s) failed, the first: boom"]

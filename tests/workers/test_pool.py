@@ -13,10 +13,10 @@ import pytest
 from intact.errors import ClusterError, DataError, IntactError, ModelError, PlanError, SearchError
 from intact.workers.job import (
     Done,
-    Job,
     LostError,
     Problem,
     WorkerError,
+    WorkerJob,
     decode_reply,
     encode,
 )
@@ -79,7 +79,7 @@ class FakeLauncher:
         self.opened: list[int] = []
         self.closed = 0
 
-    def open(self, job: Job, workers: int) -> None:
+    def open(self, job: WorkerJob, workers: int) -> None:
         assert job is JOB
         self.opened.append(workers)
 

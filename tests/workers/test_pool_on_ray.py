@@ -13,7 +13,7 @@ import pytest
 from intact.errors import ClusterError, UsageError
 from intact.workers import pool as pools
 from intact.workers import ray_
-from intact.workers.folders import new_owner, temporary_folder
+from intact.workers.job import new_owner, temporary_folder
 from intact.workers.pool import Pool
 from intact.workers.ray_ import Connection, RayLauncher
 from tests.clusters import local_cluster

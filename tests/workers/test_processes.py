@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from intact.search.pool import TrialPool
-from intact.search.trial import Ask, Measured, State
+from intact.search.trial import Ask, State, TrialResult
 from intact.workers.processes import ProcessLauncher
 from tests.search.evaluators import ABORT, EXIT, KILL, WHO, FakeTrialData
 
@@ -79,7 +79,7 @@ def wait_until(condition: object, seconds: float = 10.0) -> bool:
     return False
 
 
-def pids(results: Iterator[Measured]) -> set[int]:
+def pids(results: Iterator[TrialResult]) -> set[int]:
     return {int(each.score) for each in results}
 
 

@@ -14,7 +14,7 @@ Errors
     where most is lost and what float regains; `remedies.py` tries remedies as commands.
 `evaluation/`, `verification/`
     Both models on samples, scored; a runtime against its plan. `shards.py`: on a cluster.
-`compare.py`, `result_comparison.py`
+`comparison.py`, `result_comparison.py`
     What differs between results; results side by side.
 `report/`
     The page of a result: figures (`figures.py`, `network.py`, `distributions.py`), places of nodes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from intact._text import Figures, first_names, kilobytes, level, widths
 
 if TYPE_CHECKING:
-    from intact.analyze.compare import (
+    from intact.analyze.comparison import (
         ComparedNode,
         ComparedResult,
         ComparedTensor,

@@ -16,7 +16,7 @@ import msgspec
 from intact.analyze.errors import layer_results
 from intact.analyze.side_by_side import Array, ComparedPoint, workers
 from intact.analyze.teacher import OwnResult, TeacherForced
-from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.outputs import Errors, FloatRuns
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.engines.piecewise import FloatPieces
 from intact.engines.session import FloatModel

@@ -18,7 +18,7 @@ from intact.analyze.errors import layer_results
 from intact.analyze.layer_costs import LayerCosts, layer_costs, read_tensors
 from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide, workers
 from intact.analyze.teacher import OwnResult, TeacherForced
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.config import QuantPolicy
 from intact.data.batching import Batch, real_samples
 from intact.data.stream import Samples

@@ -1,6 +1,6 @@
 """Carries out ``intact compare``: loads several results, runs them, and puts them side by side.
 
-What differs between the plans is computed in `compare`, and written as tables in
+What differs between the plans is computed in `comparison`, and written as tables in
 `comparison_text`. Here the rest is measured: the errors of layers, accuracy on the same samples,
 latency and cost, with remarks where results are not comparable.
 """
@@ -20,10 +20,10 @@ import numpy.typing as npt
 from intact import __version__
 from intact._files import write_whole
 from intact.analyze import comparison_text
-from intact.analyze.compare import (
+from intact.analyze.comparison import (
     ComparedResult,
     Comparison,
-    Measured,
+    RunFigures,
     compare_plans,
     widths,
 )
@@ -216,7 +216,7 @@ def _run(
     """Measure what running a result shows."""
     right: list[_Right] = []
     errors: ModelErrors | None = None
-    measured: Measured | None = None
+    measured: RunFigures | None = None
     samples = _samples(options, result, results)
     if options.errors:
         begin(options.progress, f"errors of layers ({row.name})")
@@ -257,10 +257,10 @@ def _takes_inputs_of(result: Result, other: Result) -> bool:
     )
 
 
-def _measured(found: Evaluation, options: CompareOptions) -> Measured:
+def _measured(found: Evaluation, options: CompareOptions) -> RunFigures:
     outputs = {name: each.sqnr_db for name, each in found.outputs.items()}
     is_drawn = options.data is None
-    return Measured(
+    return RunFigures(
         samples=found.samples,
         runtime=found.runtime,
         top1=None if found.accuracy is None else found.accuracy.top1,

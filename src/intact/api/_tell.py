@@ -23,7 +23,7 @@ from intact.recipe.reports import (
 )
 
 if TYPE_CHECKING:
-    from intact.analyze.compare import Comparison
+    from intact.analyze.comparison import Comparison
     from intact.analyze.diagnose.diagnosis import Diagnosis
     from intact.analyze.errors import GraphStatistic, QuantLoss
     from intact.analyze.evaluation.figures import Evaluation

@@ -16,11 +16,11 @@ from intact.calibrate.scales.ranges import (
     TiedRanges,
     params_of,
     range_of,
+    relevant_ranges,
     store_scales,
     stored,
     weight_params,
 )
-from intact.calibrate.scales.relevant_ranges import relevant_ranges
 from intact.calibrate.scales.roles import (
     is_fixed,
     is_parameter,

@@ -1,4 +1,4 @@
-"""Nodes whose values float16 cannot hold, by what samples have shown."""
+"""Keeps nodes in float32 whose values, as samples show them, float16 cannot hold."""
 
 from __future__ import annotations
 

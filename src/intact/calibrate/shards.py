@@ -94,7 +94,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class _ShardJob(NamedTuple):
-    """A `SampleJob` as a `intact.workers.job.Job`: it answers shards of the samples of a source."""
+    """A `SampleJob` for workers: it answers shards of the samples of a source."""
 
     own: SampleJob
     source: Source

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from intact._text import Figures
 from intact.analyze import comparison_text
-from intact.analyze.compare import Comparison
+from intact.analyze.comparison import Comparison
 from intact.cli.markup import escape
 from intact.cli.phases import with_phases
 from intact.cli.printing import new_table, print_json, say, show_table

@@ -15,10 +15,11 @@ import onnx_ir as ir
 
 from intact.analyze.diagnose.evidence import Calibrated
 from intact.calibrate.assign import assign, required_tensors
-from intact.calibrate.choice import FloatRuns, choose, elements_of
+from intact.calibrate.choice import choose, elements_of
 from intact.calibrate.collect import collect
 from intact.calibrate.method import Method, counted_bins
 from intact.calibrate.original import Original, OriginalComparison
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, sample_count, within
 from intact.data.chosen_samples import ChosenSamples

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from threadpoolctl import threadpool_limits
 
-from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.outputs import Errors, FloatRuns
 from intact.data.progress import Progress, begin
 from intact.data.stream import Samples
 from intact.graph import Graph

@@ -13,7 +13,7 @@ from intact.analyze.diagnose.loss import Loss, explain, find_loss
 from intact.analyze.diagnose.registry import Inquiry, tries_are_short
 from intact.analyze.verdict import Measured, Verdict, verdict
 from intact.calibrate.assign import assign
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
 from intact.limits import QUICK

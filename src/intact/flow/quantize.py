@@ -48,7 +48,7 @@ from intact.results.sources import (
 
 if TYPE_CHECKING:
     from intact.recipe.groups import TargetSource
-    from intact.results.companions import Companions
+    from intact.results.result import Companions
 
 
 def quantize(options: QuantizeOptions) -> Result:

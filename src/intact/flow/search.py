@@ -30,7 +30,7 @@ from intact.flow.shapes import (
 )
 from intact.flow.torch_modules import with_onnx_model
 from intact.limits import SEARCH_CACHE_BYTES, SEARCH_SESSION_BYTES
-from intact.recipe.budget import Budget
+from intact.recipe.kinds import Budget
 from intact.recipe.options import ReplayOptions, SearchOptions
 from intact.results.first_run import draw_sample, run_once
 from intact.results.folder import check_output

@@ -238,7 +238,8 @@ def _without_unlike_ties(
     plan: QuantizedGraph, overrides: Overrides, batch: Batch
 ) -> QuantizedGraph:
     """Break the ties that the outputs gain by breaking, as `quantize` does, on the example."""
-    from intact.calibrate.choice import FloatRuns, choose
+    from intact.calibrate.choice import choose
+    from intact.calibrate.outputs import FloatRuns
     from intact.calibrate.unlike import broken_ties, fully_untied
 
     def apart(ends: Collection[TensorEnd]) -> QuantizedGraph:

@@ -64,8 +64,8 @@ def _train(
 ) -> tuple[QuantizedGraph, Trained]:
     """Train; return the plan with what was learned, and how it went."""
     from intact.improve.learn.batches import Pool
+    from intact.improve.learn.losses import named_device
     from intact.improve.learn.module import QuantizedModule
-    from intact.improve.learn.teachers import named_device
     from intact.improve.learn.training import Schedule, Trainer, with_threads
     from intact.improve.learn.write_back import trained_plan
 

@@ -19,9 +19,10 @@ from dataclasses import replace
 import msgspec
 
 from intact.calibrate.assign import assign
-from intact.calibrate.choice import Choice, Errors, FloatRuns
+from intact.calibrate.choice import Choice
 from intact.calibrate.joined_state import JoinedState
 from intact.calibrate.method import Method
+from intact.calibrate.outputs import Errors, FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING, Join, Tail
 from intact.data.preprocess import Preprocess

@@ -50,8 +50,8 @@ from intact.recipe.training import TrainCommand
 
 if TYPE_CHECKING:
     from intact.data.metric import MetricFunction
-    from intact.recipe.budget import Budget
     from intact.recipe.groups import DataSource, ModelSource, ScaleSource, TargetSource
+    from intact.recipe.kinds import Budget
 
 
 class QuantizationOptions(
@@ -320,7 +320,7 @@ class SearchOptions(
         TextOrNumber(
             "trials or a time, for instance 200trials, 10min or 2h",
             "N trials|T min",
-            ["intact.recipe.budget.Budget"],
+            ["intact.recipe.kinds.Budget"],
         ),
         "200trials",
         "Trials, a time, or both: 200trials, 10min, 500,1h.",

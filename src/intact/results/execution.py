@@ -18,8 +18,7 @@ from intact.data.feeding import Carried
 from intact.data.items import Items
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
-from intact.engines.session import FloatModel
-from intact.engines.simulate import Simulator
+from intact.engines.executor import float_run, simulated_run
 from intact.errors import DataError, UsageError, nearest
 from intact.graph import Graph, normalize
 from intact.numerics.affine import dequantize
@@ -125,14 +124,12 @@ def _runnable(options: ExecuteOptions) -> tuple[Graph, QuantizedGraph | None, Pr
 
 def run_float(graph: Graph, samples: Samples, *, batch: int, threads: int) -> Run:
     """Run the float model."""
-    model = FloatModel(graph, threads=threads)
-    return _collected(samples, batch, lambda feeds: (model.run(feeds), {}))
+    return _outputs_of(float_run(graph, threads=threads), samples, batch)
 
 
 def run_simulated(plan: QuantizedGraph, samples: Samples, *, batch: int, threads: int) -> Run:
     """Run the simulation of a plan."""
-    simulator = Simulator(plan, threads=threads)
-    return _collected(samples, batch, lambda feeds: (simulator.run(feeds)[0], {}))
+    return _outputs_of(simulated_run(plan, threads=threads), samples, batch)
 
 
 def run_integer(
@@ -190,6 +187,12 @@ def run_integer(
 def _array(tensor: Tensor, found: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
     array = found[tensor.name] if tensor.data is None else tensor.data
     return tensor.as_in_model(array)
+
+
+def _outputs_of(
+    run: Callable[[Batch], Mapping[str, npt.NDArray[Any]]], samples: Samples, batch: int
+) -> Run:
+    return _collected(samples, batch, lambda feeds: (dict(run(feeds)), {}))
 
 
 def _collected(samples: Samples, batch: int, once: Callable[[Batch], tuple[Arrays, Arrays]]) -> Run:

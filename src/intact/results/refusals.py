@@ -1,4 +1,4 @@
-"""Collects what targets refuse, and asks formats before there are samples."""
+"""Collects why targets refuse a model, and asks formats about its structure before samples."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from itertools import accumulate
 from typing import Protocol
 
 from intact.errors import SearchError
-from intact.recipe.budget import Budget
+from intact.recipe.kinds import Budget
 from intact.search.measuring.objective import KINDS
 from intact.search.space import Candidate
-from intact.search.trial import Ask, Goal, Measured, Sampler, State, Trial
+from intact.search.trial import Ask, Goal, Sampler, State, Trial, TrialResult
 
 
 def front(trials: Iterable[Trial], samples: int) -> list[Trial]:
@@ -100,10 +100,10 @@ class Record(Protocol):
 class Measuring(Protocol):
     """What measures candidates: a `intact.search.pool.TrialPool`."""
 
-    def evaluate(self, asks: Sequence[Ask]) -> Iterator[Measured]:
+    def evaluate(self, asks: Sequence[Ask]) -> Iterator[TrialResult]:
         """Measure candidates; yield the results in the order of the requests."""
 
-    def confirm(self, candidates: Sequence[Candidate]) -> Iterator[Measured]:
+    def confirm(self, candidates: Sequence[Candidate]) -> Iterator[TrialResult]:
         """Measure candidates on all samples, as the hardware computes them."""
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from intact.errors import IntactError, UsageError
 from intact.search.measuring.trial_data import TrialData
 from intact.search.space import Candidate
-from intact.search.trial import Ask, Measured, State
-from intact.workers.job import Job, LostError, Opened
+from intact.search.trial import Ask, State, TrialResult
+from intact.workers.job import LostError, Opened, WorkerJob
 from intact.workers.pool import InProcessLauncher, Launcher, Pool, cores
 from intact.workers.processes import ProcessLauncher
 from intact.workers.ray_ import Connection, RayLauncher
@@ -24,10 +24,10 @@ from intact.workers.ray_ import Connection, RayLauncher
 class Measurer(Protocol):
     """An evaluator, as a worker uses it."""
 
-    def measure(self, ask: Ask) -> Measured:
+    def measure(self, ask: Ask) -> TrialResult:
         """Measure a candidate."""
 
-    def confirm(self, candidate: Candidate) -> Measured:
+    def confirm(self, candidate: Candidate) -> TrialResult:
         """Measure a candidate on all samples, as the hardware computes it."""
 
 
@@ -46,11 +46,11 @@ def _plain(value: object) -> Any:
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 _decode_request = msgspec.msgpack.Decoder(_Request).decode
-_decode_measured = msgspec.msgpack.Decoder(Measured).decode
+_decode_measured = msgspec.msgpack.Decoder(TrialResult).decode
 
 
 class TrialJob:
-    """Measures candidates on trial data; see `intact.workers.job.Job`."""
+    """Measures candidates on trial data; see `intact.workers.job.WorkerJob`."""
 
     def __init__(self, trial_data: TrialData) -> None:
         self._data = trial_data
@@ -90,7 +90,7 @@ def answers(measurer: Measurer) -> Callable[[bytes], bytes]:
     return answer
 
 
-def _attempt(measurer: Measurer, request: _Request) -> Measured:
+def _attempt(measurer: Measurer, request: _Request) -> TrialResult:
     """Run a trial; an error of the candidate is a failure of the trial, not of the search.
 
     Raises:
@@ -113,8 +113,8 @@ def _attempt(measurer: Measurer, request: _Request) -> Measured:
     return _failed(reason, time.perf_counter() - began)
 
 
-def _failed(reason: str, seconds: float = 0.0) -> Measured:
-    return Measured(State.FAILED, math.nan, math.nan, 0, seconds, reason)
+def _failed(reason: str, seconds: float = 0.0) -> TrialResult:
+    return TrialResult(State.FAILED, math.nan, math.nan, 0, seconds, reason)
 
 
 class TrialPool:
@@ -136,12 +136,16 @@ class TrialPool:
     """
 
     def __init__(
-        self, launcher: Launcher, job: Job, workers: int = 1, connection: Connection | None = None
+        self,
+        launcher: Launcher,
+        job: WorkerJob,
+        workers: int = 1,
+        connection: Connection | None = None,
     ) -> None:
         self._pool = Pool(launcher, job, workers)
         self._connection = connection
 
-    def evaluate(self, asks: Sequence[Ask]) -> Iterator[Measured]:
+    def evaluate(self, asks: Sequence[Ask]) -> Iterator[TrialResult]:
         """Measure candidates in parallel; yield the results in the order of the requests.
 
         Nothing starts before the first result is requested, and no trial starts in the place of
@@ -153,7 +157,7 @@ class TrialPool:
         """
         return self._results([_Request(ask) for ask in asks])
 
-    def confirm(self, candidates: Sequence[Candidate]) -> Iterator[Measured]:
+    def confirm(self, candidates: Sequence[Candidate]) -> Iterator[TrialResult]:
         """Measure candidates as the hardware computes them; otherwise like `evaluate`."""
         return self._results([_Request(Ask(each), confirms=True) for each in candidates])
 
@@ -171,7 +175,7 @@ class TrialPool:
         """Close the pool."""
         self.close()
 
-    def _results(self, requests: Sequence[_Request]) -> Iterator[Measured]:
+    def _results(self, requests: Sequence[_Request]) -> Iterator[TrialResult]:
         began: dict[int, float] = {}
 
         # Called when a worker takes the request, so that waiting in the queue does not count.

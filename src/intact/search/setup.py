@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.choice import FloatRuns, choose
+from intact.calibrate.choice import choose
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.unlike import broken_ties, fully_untied
 from intact.data.batching import Batch

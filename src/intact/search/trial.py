@@ -53,7 +53,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Measured:
+class TrialResult:
     """The measured result of a candidate.
 
     Attributes:
@@ -90,7 +90,7 @@ class Trial:
     number: int
     candidate: Candidate
     cost: float
-    measured: Measured
+    measured: TrialResult
 
     @property
     def score(self) -> float:

@@ -1,15 +1,24 @@
 """Declares the protocol of work that may be done elsewhere, its replies and its errors.
 
-Whoever has work makes a `Job`. It is saved into a folder, where the folder is read it is loaded
-again, and each worker opens it once. Then a worker answers messages, one after the other. Whoever
-sent them merges the answers. Messages are bytes of the job's own, msgpack mostly: nothing is
-pickled, and decoding runs no code.
+Whoever has work makes a `WorkerJob`. It is saved into a folder, where the folder is read it is
+loaded again, and each worker opens it once. Then a worker answers messages, one after the other.
+Whoever sent them merges the answers. Messages are bytes of the job's own, msgpack mostly: nothing
+is pickled, and decoding runs no code. The folders are temporary: they go even where their process
+is killed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +26,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from intact import errors
+from intact._files import is_ours
 from intact.errors import IntactError
 
 
@@ -32,14 +42,14 @@ class Opened(NamedTuple):
     hello: bytes = b""
 
 
-class Job(Protocol):
+class WorkerJob(Protocol):
     """Work for workers. They find the class by its name, so it is at the top of a module."""
 
     def save(self, folder: Path) -> None:
         """Write it to an empty folder."""
 
     @classmethod
-    def load(cls, folder: Path) -> Job:
+    def load(cls, folder: Path) -> WorkerJob:
         """Read it. The folder may go once the job is open: what is mapped by then stays."""
 
     def open(self, threads: int) -> Opened:
@@ -134,7 +144,7 @@ class Server:
         return _encode_outcome(lambda: self._answer_message(message))
 
     def _open_job(self, order: Order, folder: Path) -> bytes:
-        kind: type[Job] = class_named(order.job)
+        kind: type[WorkerJob] = class_named(order.job)
         self._answer, hello = kind.load(folder).open(order.threads)
         return hello
 
@@ -161,3 +171,101 @@ def decode_reply(content: bytes) -> bytes | Exception:
     """Decode a reply of `Server`: the answer, or what was raised."""
     reply: Done | Problem = _replies.decode(content)
     return reply.content if isinstance(reply, Done) else reply.error()
+
+
+# Makes temporary folders that go even where their process is killed.
+#
+# Others remove what it left.
+#
+# A folder is locked by the process that made it, and a lock ends with its process, however that
+# ends.
+
+_PREFIX = "intact-workers-"
+_OWNED = f"{_PREFIX}????????-*"
+"""The names of all: with the owner's eight characters."""
+_PATIENCE = 5.0
+"""Seconds that processes which were killed may take to end."""
+_PAUSE = 0.02
+
+
+def new_owner() -> str:
+    """Return a name that nobody else has."""
+    return secrets.token_hex(4)
+
+
+@contextlib.contextmanager
+def temporary_folder(owner: str) -> Iterator[Path]:
+    """Make a folder; it is removed at the end, and first those that others have left.
+
+    Args:
+        owner: Part of its name, for `remove_left`; of `new_owner`.
+    """
+    _remove_unlocked()
+    while True:
+        # Only for this user: a job has the user's data in it.
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{owner}-"))
+        descriptor = _lock_folder(folder, waits=True)
+        if folder.is_dir():
+            break
+        _close(descriptor)  # somebody took it for one that was left, before it was locked
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _close(descriptor)
+
+
+def remove_left(owner: str) -> None:
+    """Remove what ended processes have left on this machine.
+
+    Args:
+        owner: Its processes were killed just now: they are waited for.
+    """
+    ends = time.monotonic() + _PATIENCE
+    while any(folder.match(f"{_PREFIX}{owner}-*") for folder in _remove_unlocked()):
+        if time.monotonic() > ends:
+            return
+        time.sleep(_PAUSE)
+
+
+def _remove_unlocked() -> list[Path]:
+    """Remove the folders of processes that ended; return those that are in use."""
+    used = []
+    for folder in Path(tempfile.gettempdir()).glob(_OWNED):
+        descriptor = _lock_folder(folder, waits=False)
+        if descriptor is None:
+            used.append(folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            _close(descriptor)
+    return used
+
+
+def _lock_folder(folder: Path, *, waits: bool) -> int | None:
+    """Lock a folder until the descriptor is closed.
+
+    Returns:
+        The descriptor; None where it is another user's, is locked, or cannot be.
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        # The temporary folder is everybody's: a link there may lead anywhere.
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # it is gone, or another user's
+        return None
+    try:
+        if not is_ours(os.fstat(descriptor)):
+            raise PermissionError(errno.EPERM, "another user's")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except OSError:  # it is another user's or in use, or the file system has no locks
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from intact.errors import ClusterError, UsageError
-from intact.workers.job import Job, LostError
+from intact.workers.job import LostError, WorkerJob
 
 MOST_WORKERS = 1024
 _STARTS = 3
@@ -52,7 +52,7 @@ class Launcher(Protocol):
     def remedy(self) -> str:
         """What to do if workers are lost."""
 
-    def open(self, job: Job, workers: int) -> None:
+    def open(self, job: WorkerJob, workers: int) -> None:
         """Prepare for so many workers at most; called once, before the first starts."""
 
     def start(self, deliver: Deliver) -> Worker:
@@ -79,9 +79,9 @@ class InProcessLauncher:
 
     def __init__(self, threads: int = 0) -> None:
         self._threads = threads
-        self._job: Job | None = None
+        self._job: WorkerJob | None = None
 
-    def open(self, job: Job, workers: int) -> None:
+    def open(self, job: WorkerJob, workers: int) -> None:
         """Keep the job: it is not saved."""
         del workers
         self._job = job
@@ -100,7 +100,7 @@ class InProcessLauncher:
 class _WorkerHere:
     is_alive = True
 
-    def __init__(self, job: Job, threads: int, deliver: Deliver) -> None:
+    def __init__(self, job: WorkerJob, threads: int, deliver: Deliver) -> None:
         self._deliver = deliver
         try:
             self._answer, hello = job.open(threads)
@@ -140,7 +140,7 @@ class Pool:
     """
 
     def __init__(
-        self, launcher: Launcher, job: Job, workers: int, *, tries: int = 1, ahead: int = 1
+        self, launcher: Launcher, job: WorkerJob, workers: int, *, tries: int = 1, ahead: int = 1
     ) -> None:
         if not 1 <= workers <= MOST_WORKERS:
             raise UsageError(f"{workers} workers", remedy=f"give 1 to {MOST_WORKERS}")

@@ -20,16 +20,17 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from intact.errors import UsageError
-from intact.workers.folders import new_owner, temporary_folder
 from intact.workers.job import (
-    Job,
     LostError,
     Order,
     Server,
+    WorkerJob,
     decode_order,
     decode_reply,
     encode,
     name_of,
+    new_owner,
+    temporary_folder,
 )
 from intact.workers.pool import Deliver
 
@@ -71,7 +72,7 @@ class ProcessLauncher:
         self._order = b""
         self._started = 0
 
-    def open(self, job: Job, workers: int) -> None:
+    def open(self, job: WorkerJob, workers: int) -> None:
         """Save the job.
 
         Raises:

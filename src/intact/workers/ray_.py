@@ -21,17 +21,19 @@ from typing import Any
 
 from intact._extras import require
 from intact.errors import ClusterError
-from intact.workers.folders import new_owner, remove_left, temporary_folder
 from intact.workers.job import (
-    Job,
     LostError,
     Order,
     Problem,
     Server,
+    WorkerJob,
     decode_order,
     decode_reply,
     encode,
     name_of,
+    new_owner,
+    remove_left,
+    temporary_folder,
 )
 from intact.workers.pool import Deliver
 
@@ -199,7 +201,7 @@ class RayLauncher:
         self._files: Any = None
         self._order = b""
 
-    def open(self, job: Job, workers: int) -> None:
+    def open(self, job: WorkerJob, workers: int) -> None:
         """Connect, and put the files of the job into the object store.
 
         Raises:

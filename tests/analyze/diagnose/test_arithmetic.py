@@ -14,7 +14,7 @@ from intact.analyze.diagnose import arithmetic
 from intact.analyze.diagnose.arithmetic import SumFindings, sum_findings
 from intact.analyze.diagnose.diagnosis import Diagnosis, decibels_of, diagnosis_of, first_runs
 from intact.analyze.diagnose.evidence import Evidence
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.data.sources import open_samples
 from intact.engines import cpu
 from intact.engines.simulate import Simulator

@@ -12,7 +12,7 @@ import pytest
 from intact import api
 from intact.analyze.diagnose.deployed import products_in_float
 from intact.analyze.diagnose.findings import CAUSES
-from intact.calibrate.choice import Errors, Powers
+from intact.calibrate.outputs import Errors, Powers
 from intact.cli.entry import run
 from intact.engines.exact_sums import saturates_pairs
 from intact.results.result import Result

@@ -16,7 +16,7 @@ from intact.analyze.diagnose.counterfactuals import (
 )
 from intact.analyze.diagnose.diagnosis import check_quantizers
 from intact.analyze.diagnose.evidence import Evidence
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.engines.simulate import Simulator
 from intact.plan import QuantizedGraph
 from tests.models import ModelBuilder

@@ -13,7 +13,7 @@ import pytest
 from intact import api
 from intact.analyze.diagnose.loss import _disagrees
 from intact.analyze.diagnose.weights import bias_finding
-from intact.calibrate.choice import Errors, Powers
+from intact.calibrate.outputs import Errors, Powers
 from tests.command_lines import Say
 from tests.faults.case import Case, quantized_data
 from tests.faults.generated import FAULTS, HEALTHY

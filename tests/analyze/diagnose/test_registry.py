@@ -14,8 +14,9 @@ from intact.analyze.diagnose.evidence import DIAGNOSED, Calibrated, Evidence
 from intact.analyze.diagnose.findings import CAUSES, Finding
 from intact.analyze.diagnose.registry import CHECKS, Check, Inquiry, Need
 from intact.calibrate.assign import required_tensors
-from intact.calibrate.choice import FloatRuns, elements_of
+from intact.calibrate.choice import elements_of
 from intact.calibrate.collect import collect
+from intact.calibrate.outputs import FloatRuns
 from intact.data.sources import open_samples
 from tests.models import ModelBuilder
 from tests.plans import calibrated, planned

@@ -19,7 +19,7 @@ from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.remedies import with_command
 from intact.analyze.diagnose.runtime import SHORTEST_SECONDS as SHORTEST
 from intact.analyze.diagnose.runtime import slow_sign, time_if_slower
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.data.sources import open_samples
 from intact.engines.simulate import Simulator
 from intact.formats.onnx_qdq.executed import profile_kernels

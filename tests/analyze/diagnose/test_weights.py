@@ -13,7 +13,7 @@ import pytest
 
 import intact
 from intact.analyze.diagnose.weights import weight_finding
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.plan import Overrides, QuantizedGraph
 from tests.models import ModelBuilder
 from tests.plans import HEADER, calibrate, config, own_target, planned

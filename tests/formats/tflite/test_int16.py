@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import intact
 from intact.numerics.fixed_point_kernel import multiply_wide
-from intact.program.arithmetic.interpolated import interpolate, table_of
+from intact.program.arithmetic.functions import interpolate, table_of
 from intact.results.result import Result
 from tests.formats.tflite.files import model_of, operators_of
 from tests.formats.tflite.small_files import TYPES

@@ -33,7 +33,7 @@ ARCHIVES = {
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_archives_are_relevant_ranges_by_their_members(name: str, tmp_path: Path) -> None:
+def test_archives_are_told_apart_by_their_members(name: str, tmp_path: Path) -> None:
     names, said = ARCHIVES[name]
     archive(tmp_path / name, *names)
     message = refusal(tmp_path / name)
@@ -51,7 +51,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_files_are_relevant_ranges_by_how_they_begin(name: str, tmp_path: Path) -> None:
+def test_files_are_told_apart_by_how_they_begin(name: str, tmp_path: Path) -> None:
     head, said = HEADS[name]
     (tmp_path / name).write_bytes(head)
     assert said in refusal(tmp_path / name)

@@ -144,7 +144,7 @@ def test_nodes_and_tensors_of_a_branch_keep_their_names() -> None:
     assert_same_results(source, graph)
 
 
-def test_names_that_two_branches_share_are_relevant_ranges() -> None:
+def test_names_that_two_branches_share_are_told_apart() -> None:
     def branch(op_type: str) -> tuple[list[onnx.NodeProto], list[str]]:
         return [_node("Relu", "x", "t"), _node(op_type, "t", "u")], ["u"]
 

@@ -200,7 +200,7 @@ def test_plain_networks_are_normalized_once(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(_: object) -> Graph:
         raise AssertionError
 
-    monkeypatch.setattr("intact.improve.learn.origins.normalize", refuse)
+    monkeypatch.setattr("intact.improve.learn.export.normalize", refuse)
     module = nn.Sequential(conv_bn(), nn.ReLU6(), nn.Flatten(), nn.Linear(64, 2))
     origins = origins_of(export_module(module.eval(), [torch.randn(IMAGE)]))
     assert origins is not None
@@ -212,7 +212,7 @@ def test_without_marks_the_weights_are_refused(monkeypatch: pytest.MonkeyPatch) 
     def fail(_: object) -> Graph:
         raise ModelError("it has no shapes")
 
-    monkeypatch.setattr("intact.improve.learn.origins.normalize", fail)
+    monkeypatch.setattr("intact.improve.learn.export.normalize", fail)
     result, x = quantized(nn.Sequential(nn.Linear(4, 4)), SEQUENCE)
     learned = trained(result, x)
     with pytest.raises(UsageError, match="no tensor of its values"):

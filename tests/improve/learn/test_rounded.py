@@ -9,8 +9,8 @@ from intact.data.sources import open_samples
 from intact.engines.session import FloatModel
 from intact.improve.learn.bits import PlanEngine
 from intact.improve.learn.constants import without_integers
+from intact.improve.learn.losses import by_weights, teacher_of
 from intact.improve.learn.module import QuantizedModule
-from intact.improve.learn.teachers import by_weights, teacher_of
 from intact.improve.learn.write_back import trained_plan
 from intact.improve.refine.rounding import refine_rounding
 from intact.plan import Overrides, QuantizedGraph, quantization_points

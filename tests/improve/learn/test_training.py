@@ -484,7 +484,7 @@ def test_learning_rates_rise_and_fall() -> None:
 
 @pytest.mark.parametrize("name", ["flip", "shift"])
 def test_changes_of_images_leave_other_inputs_alone(name: str) -> None:
-    from intact.improve.learn.augment import augment_images
+    from intact.improve.learn.training import augment_images
 
     images, table = torch.rand(16, 1, 8, 8), torch.rand(16, 5)
     given = {"image": images, "table": table}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
+import pytest
 
 from intact.config import QuantState
 from intact.data.sources import open_samples
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
-from intact.improve.refine.bias import correct_expected_bias, refine_bias
+from intact.improve.refine.bias import clipped_moments, correct_expected_bias, refine_bias
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from tests.models import ModelBuilder
@@ -80,3 +83,24 @@ def test_the_expected_shift_is_that_of_the_clipped_normal() -> None:
     found = better.configs[end].dequantize(better.baked[end])
     np.testing.assert_allclose(found, wanted, atol=5e-3)
     assert np.abs(wanted - bias).max() > 2e-2
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, math.inf), (0, 6), (-1, 1), (-math.inf, 2), (-math.inf, math.inf)]
+)
+def test_against_integration(low: float, high: float) -> None:
+    mean, deviation = np.array([-3.0, 0.0, 1.0, 5.5]), np.array([0.5, 1.0, 3.0, 2.0])
+    found, spread = clipped_moments(mean, deviation**2, low, high)
+    steps = np.linspace(-12, 12, 200_001)
+    weights = np.exp(-(steps**2) / 2)
+    weights /= weights.sum()
+    values = np.clip(mean[:, None] + deviation[:, None] * steps, low, high)
+    wanted = values @ weights
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    np.testing.assert_allclose(spread, (values**2) @ weights - wanted**2, atol=1e-5)
+
+
+def test_no_variance_is_the_clipped_mean() -> None:
+    found, spread = clipped_moments(np.array([-1.0, 0.5, 9.0]), np.zeros(3), 0, 6)
+    np.testing.assert_array_equal(found, [0, 0.5, 6])
+    np.testing.assert_array_equal(spread, 0)

@@ -13,14 +13,13 @@ import pytest
 
 import intact
 from intact.calibrate.assign import assign
-from intact.calibrate.choice import FloatRuns
 from intact.calibrate.method import Method
+from intact.calibrate.outputs import FloatRuns
 from intact.config import QuantState
 from intact.data.sources import open_samples
 from intact.errors import UsageError
-from intact.improve.refine.kept import Shelf
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
-from intact.improve.refine.walk import Walk
+from intact.improve.refine.walk import Shelf, Walk
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.targets import in_blocks, load_target

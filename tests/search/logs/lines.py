@@ -12,7 +12,7 @@ import jsonschema
 from intact.search.logs.log import Log, LogSettings
 from intact.search.space import Space
 from intact.search.strategy import Strategy
-from intact.search.trial import Goal, Measured, State, Trial
+from intact.search.trial import Goal, State, Trial, TrialResult
 from tests.models import residual_net
 from tests.plans import calibrated
 
@@ -44,7 +44,7 @@ def trial(number: int, score: float = 0.75, cost: float = 100.0, **measured: Any
         "samples": 64,
         "seconds": 0.25,
     }
-    return Trial(number, SPACE.uniform(8), cost, Measured(score=score, **(given | measured)))
+    return Trial(number, SPACE.uniform(8), cost, TrialResult(score=score, **(given | measured)))
 
 
 def written(path: Path, *trials: Trial, options: LogSettings | None = None) -> bytes:

@@ -24,7 +24,7 @@ from intact.search.measuring import evaluator as evaluating
 from intact.search.measuring.evaluator import Evaluator, Scoring, float_score
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import TrialData
-from intact.search.trial import Ask, Measured, State
+from intact.search.trial import Ask, State, TrialResult
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.search.trial_data import some_samples, trial_data_of
 
@@ -36,7 +36,7 @@ def trial_data() -> TrialData:
     return trial_data_of()
 
 
-def untimed(measured: Measured) -> Measured:
+def untimed(measured: TrialResult) -> TrialResult:
     return replace(measured, seconds=0.0)
 
 
@@ -268,13 +268,13 @@ def test_confirming_runs_the_integers_of_the_target() -> None:
 def test_what_has_no_integer_program_is_simulated_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(plan: QuantizedGraph) -> None:
+    def refuse(plan: QuantizedGraph, *, threads: int) -> None:
         raise PlanError("levels without integer arithmetic")
 
     own = trial_data_of(target="tflite", count=40)
     evaluator = Evaluator(own, threads=1)
     simulated = evaluator.measure(Ask(own.space.default))
-    monkeypatch.setattr(evaluating, "lower", refuse)
+    monkeypatch.setattr(evaluating, "integer_run", refuse)
     found = evaluator.confirm(own.space.default)
     assert found.state is State.COMPLETE
     assert found.score == simulated.score

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.search.measuring.margins import expected_hits, margins
-from intact.search.measuring.stopping import Tally, foresee
+from intact.search.measuring.stopping import Tally, expected_hits, foresee, margins
 
 POPULATION = 2000
 

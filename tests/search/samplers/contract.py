@@ -10,7 +10,7 @@ import pytest
 from intact.errors import UsageError
 from intact.search.samplers import Cost
 from intact.search.space import Candidate, Space
-from intact.search.trial import Ask, Goal, Measured, Sampler, State, Trial
+from intact.search.trial import Ask, Goal, Sampler, State, Trial, TrialResult
 from tests.search.samplers import landscapes
 from tests.search.samplers.landscapes import SAMPLES, Landscape, search, space_of, winner
 
@@ -80,7 +80,7 @@ def check_refusals(make: Make) -> None:
     (ask,) = sampler.ask()
     assert sampler.ask() == [ask]
     assert ask == Ask(landscape.space.default)
-    measured = Measured(State.COMPLETE, 0.5, 0.1, 10)
+    measured = TrialResult(State.COMPLETE, 0.5, 0.1, 10)
     for told in [[], [Trial(0, landscape.space.uniform(4), 1.0, measured)]]:
         with pytest.raises(UsageError, match="not the results of the last ask"):
             sampler.tell(told)
@@ -140,5 +140,5 @@ def _replays(make: Make, landscape: Landscape, goal: Goal, seed: int, trials: li
             again.tell(told)
 
 
-def _same(one: Measured, other: Measured) -> bool:
+def _same(one: TrialResult, other: TrialResult) -> bool:
     return repr(one) == repr(other)  # NaN is not itself

@@ -12,7 +12,7 @@ import numpy as np
 from intact.plan import Overrides, QuantizedGraph
 from intact.search.cost import CostModel, Term
 from intact.search.space import FLOAT, Candidate, Group, GroupKind, Space
-from intact.search.trial import Ask, Goal, Measured, Sampler, State, Trial
+from intact.search.trial import Ask, Goal, Sampler, State, Trial, TrialResult
 
 SAMPLES = 100
 
@@ -57,20 +57,20 @@ class Landscape:
     score: Score
     is_misjudged: Callable[[Candidate], bool] = lambda _: False
 
-    def measured(self, ask: Ask) -> Measured:
+    def measured(self, ask: Ask) -> TrialResult:
         """Return what an evaluator would: stopped below the bar, with a bad estimate."""
         score = self.score(ask.candidate)
         noise = 1.0 - score
         if math.isnan(score):
-            return Measured(State.FAILED, score, score, 0, reason="made up")
+            return TrialResult(State.FAILED, score, score, 0, reason="made up")
         if ask.bar is not None and ask.is_enough:
             reaches = (score >= ask.bar) is not self.is_misjudged(ask.candidate)
             state = State.REACHED if reaches else State.STOPPED
-            return Measured(state, ask.bar - 0.001, noise, SAMPLES // 10)
+            return TrialResult(state, ask.bar - 0.001, noise, SAMPLES // 10)
         if ask.bar is not None and score < ask.bar:  # an estimate may even lie above the bar
             guess = score + 0.001 if math.isinf(ask.bar) else ask.bar + 0.001
-            return Measured(State.STOPPED, guess, noise, SAMPLES // 10)
-        return Measured(State.COMPLETE, score, noise, ask.samples or SAMPLES)
+            return TrialResult(State.STOPPED, guess, noise, SAMPLES // 10)
+        return TrialResult(State.COMPLETE, score, noise, ask.samples or SAMPLES)
 
 
 def damage(bits: int) -> float:

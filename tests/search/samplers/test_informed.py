@@ -13,7 +13,7 @@ from intact.search.loop import front
 from intact.search.samplers import SAMPLERS, make_sampler
 from intact.search.samplers.annealing import Annealing, Energy, neighbour_of
 from intact.search.samplers.greedy import Greedy
-from intact.search.trial import Ask, Goal, Measured, State, Trial
+from intact.search.trial import Ask, Goal, State, Trial, TrialResult
 from tests.search.samplers.landscapes import SAMPLES, constant, mixed, search, space_of, winner
 
 
@@ -66,17 +66,17 @@ def test_scores_of_stopped_and_failed_trials_are_below_the_bar() -> None:
     sampler.tell([Trial(0, landscape.space.default, 48.0, complete(0.5))])
     (ask,) = sampler.ask()
     assert ask.bar == 0.5
-    stopped = Trial(1, ask.candidate, 46.0, Measured(State.STOPPED, 0.9, 0.1, 5))
+    stopped = Trial(1, ask.candidate, 46.0, TrialResult(State.STOPPED, 0.9, 0.1, 5))
     sampler.tell([stopped])
     assert sampler.score(stopped) == math.nextafter(0.5, 0)
     assert not sampler.accepts(stopped)
-    failed = Trial(2, landscape.space.uniform(4), 1.0, Measured(State.FAILED, math.nan, 0.1, 0))
+    failed = Trial(2, landscape.space.uniform(4), 1.0, TrialResult(State.FAILED, math.nan, 0.1, 0))
     assert sampler.score(failed) == -math.inf
     assert not sampler.reaches(failed, -math.inf)
 
 
-def complete(score: float) -> Measured:
-    return Measured(State.COMPLETE, score, 0.1, 100)
+def complete(score: float) -> TrialResult:
+    return TrialResult(State.COMPLETE, score, 0.1, 100)
 
 
 @pytest.mark.parametrize("goal", [Goal(), Goal(min_score=0.9), Goal(max_cost=30.0), Goal(0.9, 30)])

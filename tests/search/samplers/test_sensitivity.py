@@ -14,7 +14,7 @@ from intact.search.cost import CostModel, Term
 from intact.search.samplers.probes import NoiseModel, rounding_power
 from intact.search.samplers.sensitivity import Sensitivity, lower_noise
 from intact.search.space import FLOAT, Candidate, Space
-from intact.search.trial import Ask, Goal, Measured, State, Trial
+from intact.search.trial import Ask, Goal, State, Trial, TrialResult
 from tests.search.samplers.landscapes import space_of
 
 SAMPLES = 512
@@ -37,13 +37,13 @@ class Additive:
     def score(self, candidate: Candidate) -> float:
         return 1.0 / (1.0 + 20 * self.noise(candidate))
 
-    def measured(self, ask: Ask) -> Measured:
+    def measured(self, ask: Ask) -> TrialResult:
         if self.fails(ask.candidate):
-            return Measured(State.FAILED, math.nan, math.nan, 0, reason="made up")
+            return TrialResult(State.FAILED, math.nan, math.nan, 0, reason="made up")
         score, noise = self.score(ask.candidate), self.noise(ask.candidate)
         if ask.bar is not None and score < ask.bar:
-            return Measured(State.STOPPED, score, noise, 100)
-        return Measured(State.COMPLETE, score, noise, ask.samples or SAMPLES)
+            return TrialResult(State.STOPPED, score, noise, 100)
+        return TrialResult(State.COMPLETE, score, noise, ask.samples or SAMPLES)
 
     def search(self, goal: Goal, most: int = 2000) -> list[Trial]:
         sampler = Sensitivity(self.space, goal, self.cost, 0)

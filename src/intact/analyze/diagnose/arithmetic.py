@@ -16,10 +16,11 @@ import msgspec
 
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.weights import USUAL_BITS
-from intact.calibrate.choice import Errors, FloatRuns, Run
+from intact.calibrate.outputs import Errors, FloatRuns
 from intact.config import TensorQuantConfig
 from intact.engines.cpu import on_this_processor
 from intact.engines.exact_sums import EXACT, saturates_pairs
+from intact.engines.executor import Run
 from intact.errors import IntactError
 from intact.graph import data_slots, weight_slot
 from intact.limits import HALF_DB, LITTLE_DB

@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from intact.analyze.diagnose.noise import Part
 from intact.analyze.errors import layer_results
-from intact.calibrate.choice import FloatRuns, Run
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.scales.masked import NEGLIGIBLE
 from intact.config import TensorQuantConfig
 from intact.data.batching import real_samples, sample_count
+from intact.engines.executor import Run
 from intact.engines.piecewise import FloatPieces
 from intact.numerics.affine import fake_quantize, params_from_range
 from intact.numerics.distribution import Distribution

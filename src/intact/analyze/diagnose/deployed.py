@@ -18,7 +18,7 @@ from intact.graph import Graph
 from intact.results.result import Result
 
 if TYPE_CHECKING:
-    from intact.calibrate.choice import Run
+    from intact.engines.executor import Run
 
 
 def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Shown:

@@ -20,7 +20,8 @@ from intact.analyze.diagnose.static import batch_norm_findings
 from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
 from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
-from intact.calibrate.choice import Errors, FloatRuns, elements_of
+from intact.calibrate.choice import elements_of
+from intact.calibrate.outputs import Errors, FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.stream import Samples

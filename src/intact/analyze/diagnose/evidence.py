@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from intact.analyze.diagnose.runtime import Runtime
-from intact.calibrate.choice import Errors, FloatRuns, Powers, elements_of
+from intact.calibrate.choice import elements_of
+from intact.calibrate.outputs import Errors, FloatRuns, Powers
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples

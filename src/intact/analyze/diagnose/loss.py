@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from intact.calibrate.choice import Choice, FloatRuns, Powers, rows_of
+from intact.calibrate.choice import Choice
+from intact.calibrate.outputs import FloatRuns, Powers, rows_of
 from intact.errors import IntactError
 from intact.limits import AGREEING, LOST_DB, MOST_DB, TOLD_DB
 from intact.plan import QuantizedGraph, quantization_points

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from intact.calibrate.choice import FloatRuns, Run
+from intact.calibrate.outputs import FloatRuns
+from intact.engines.executor import Run
 from intact.engines.simulate import Simulator
 from intact.plan import QuantPoint
 

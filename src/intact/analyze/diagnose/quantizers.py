@@ -37,7 +37,7 @@ from intact.analyze.diagnose.noise import (
     narrow_down,
 )
 from intact.analyze.diagnose.weights import BEST, EQUALIZE, UNLIKE, USUAL_BITS, weight_finding
-from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.outputs import Errors, FloatRuns
 from intact.calibrate.scales.masked import MASKED_BEYOND
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantPolicy

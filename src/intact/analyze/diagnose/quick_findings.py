@@ -21,8 +21,8 @@ from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.sample_signs import MORE_SAMPLES
 from intact.calibrate.assign import required_tensors
-from intact.calibrate.choice import Errors, FloatRuns
 from intact.calibrate.collect import collect
+from intact.calibrate.outputs import Errors, FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess

@@ -22,7 +22,7 @@ from intact.analyze.diagnose.findings import RUN, SIMULATION, Finding, Remedy
 from intact.analyze.diagnose.rehearsal import Rehearsal
 from intact.analyze.diagnose.runtime import speedup
 from intact.data.stream import Samples
-from intact.engines.simulate import Simulator
+from intact.engines.executor import simulated_run
 from intact.errors import DataError, IntactError, UsageError
 from intact.formats.registry import expressible
 from intact.improve.passes import Request
@@ -238,10 +238,10 @@ class _CommandError(Exception):
 
 def _accuracy(result: Result, samples: Samples) -> float:
     """Return the part of the samples whose class the simulation finds, in percent."""
-    simulator = Simulator(result.plan)
-    output = simulator.outputs[0]
+    run = simulated_run(result.plan)
+    output = str(result.plan.graph.outputs[0].name)
     chosen = [
-        simulator.run(feeds)[0][output][:count].argmax(axis=1)
+        run(feeds)[output][:count].argmax(axis=1)
         for feeds, count in samples.batches(samples.batch_size(RUN_AT_ONCE))
     ]
     labels = samples.labels()  # of the samples that were read last

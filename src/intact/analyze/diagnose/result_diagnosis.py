@@ -22,9 +22,10 @@ from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.rehearsal import Rehearsal
 from intact.analyze.diagnose.remedies import TriedRemedies, options_that_made, with_command
 from intact.calibrate.assign import assign
-from intact.calibrate.choice import FloatRuns, sample_count
+from intact.calibrate.choice import sample_count
 from intact.calibrate.collect import collect
 from intact.calibrate.method import Method
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.data.progress import begin
 from intact.data.stream import Samples

@@ -33,7 +33,8 @@ from intact.plan.overflows import sums_wrapped_in_floats
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.evidence import Evidence
-    from intact.calibrate.choice import Errors, FloatRuns, Run
+    from intact.calibrate.outputs import Errors, FloatRuns
+    from intact.engines.executor import Run
 
 _USUAL_BITS = 8
 _ROUNDS = min(SLOWER)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.data.batching import real_samples, sample_count
 from intact.errors import CalibrationError, IntactError, UsageError

@@ -19,7 +19,7 @@ from intact.analyze.diagnose.findings import SIMULATION, Finding, Remedy
 from intact.analyze.diagnose.noise import CUT_AWAY
 from intact.analyze.diagnose.quantizers import WIDEN, cut_in_calibration
 from intact.analyze.diagnose.weights import bias_finding
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError, PlanError
 from intact.graph import facts

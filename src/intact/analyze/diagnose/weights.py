@@ -25,7 +25,7 @@ from intact.analyze.diagnose.counterfactuals import (
 )
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.noise import CUT_AWAY, EXPLAINED, MOST_AT, NEARLY, narrow_down
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.config import PerChannel, QuantPolicy, QuantState
 from intact.graph.ops import constant_array, facts, output_channel_axis
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points

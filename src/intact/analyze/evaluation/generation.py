@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from intact._text import times
-from intact.data.batching import Batch
 from intact.data.text.inputs import Ids, TokenInputs
-
-Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
-Run: TypeAlias = Callable[[Batch], Arrays]
+from intact.engines.executor import Arrays, Run
 
 PROMPTS, _PROMPT, _TOKENS = 4, 32, 32
 """How many texts are continued, how long they are at most, and by how many tokens."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,22 +15,19 @@ from intact.data.feeding import Carried
 from intact.data.metric import OutputRecord
 from intact.data.stream import Samples
 from intact.engines.exact_sums import saturates_pairs
+from intact.engines.executor import Arrays, Run, integer_run, simulated_run
 from intact.engines.session import FloatModel
-from intact.engines.simulate import Simulator
 from intact.formats.base.format import Deployed, Runtime
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import FORMATS, ONNX_QDQ
 from intact.graph import Graph
 from intact.numerics.error_sums import ErrorSums
 from intact.plan.points import has_logarithmic_levels
-from intact.program.lower import lower
 from intact.results.result import Result
 from intact.targets import target_names
 from intact.targets.advice import quantize_for_saturating_pairs
 
 Scores = npt.NDArray[np.float32]
-Arrays = Mapping[str, npt.NDArray[Any]]
-Run: TypeAlias = Callable[[Batch], Arrays]
 Watch: TypeAlias = Callable[[Batch, Arrays, Arrays, int], None]
 
 
@@ -71,8 +68,7 @@ def _run_in_runtime(result: Result, name: str, threads: int) -> tuple[str, Run] 
 
 def _simulated_run(result: Result, threads: int) -> tuple[str, Run]:
     """Simulate in float32, for levels that no integer arithmetic computes with."""
-    simulator = Simulator(result.plan, threads=threads)
-    return f"simulation for {result.plan.target.name}", lambda feeds: simulator.run(feeds)[0]
+    return f"simulation for {result.plan.target.name}", simulated_run(result.plan, threads=threads)
 
 
 def _deployed_run(result: Result, threads: int) -> tuple[str, Run]:
@@ -84,10 +80,8 @@ def _deployed_run(result: Result, threads: int) -> tuple[str, Run]:
 
 def _integer_run(result: Result, threads: int) -> tuple[str, Run]:
     """Compute as the target does, for a runtime that is not here or does not show its integers."""
-    from intact.engines.integer import IntegerEngine  # compiled code, slow to load
-
-    engine = IntegerEngine(lower(result.plan), threads=threads)
-    return f"integer engine for {result.plan.target.name}", lambda feeds: engine.run(feeds).outputs
+    run = integer_run(result.plan, threads=threads)
+    return f"integer engine for {result.plan.target.name}", run
 
 
 class Models:

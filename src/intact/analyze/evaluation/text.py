@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.evaluation.generation import PROMPTS, GenerationFigures, Run, generate
+from intact.analyze.evaluation.generation import PROMPTS, GenerationFigures, generate
 from intact.data.batching import Batch
 from intact.data.text.inputs import TokenInputs
+from intact.engines.executor import Run
 from intact.errors import UsageError
 from intact.graph import Graph
 from intact.numerics.text_metrics import (

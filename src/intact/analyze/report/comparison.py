@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from intact._text import Figures
-from intact.analyze.compare import Comparison
+from intact.analyze.comparison import Comparison
 from intact.analyze.report.network import outline_of
 from intact.analyze.report.page import assembled
 from intact.plan import QuantizedGraph

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intact._text import level, size_row, widths
-from intact.analyze.compare import widths as widths_of
+from intact.analyze.comparison import widths as widths_of
 from intact.analyze.report import figures
 
 if TYPE_CHECKING:

@@ -1,18 +1,29 @@
-"""Resolves a plan for `PiecewiseSimulator`: which piece, constants and quantizers it runs."""
+"""Resolves a plan for `PiecewiseSimulator`: which piece, constants and quantizers it runs.
+
+`Flow` is a run of it: it hands tensors from piece to piece.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from intact._memo import Forgetful, IdentityKey, Memo
 from intact.engines.piecewise.pieces import Cut, Piece
 from intact.engines.piecewise.streams import Quantizer, Reader, Stream, Streams, config_key
+from intact.errors import DataError
 from intact.plan import QuantPoint
 from intact.plan.quantized_graph import Codes
 from intact.targets.float16 import Rounded
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,78 @@ class PiecewisePlan:
             cut.checkpoints,
             is_exact,
         )
+
+
+class Flow:
+    """Hands each step of a run the streams that it reads, and frees them after their last reader.
+
+    A `Stream` is a tensor as one reader gets it: as computed, or behind its quantizer. The computed
+    tensor itself is the stream without an end.
+
+    Args:
+        prepared: The plan that is run.
+        steps: The steps that will run.
+        given: Arrays of values that are not computed; they are not changed.
+    """
+
+    def __init__(
+        self, prepared: PiecewisePlan, steps: Iterable[Step], given: Mapping[str, Array]
+    ) -> None:
+        self._quantizers = prepared.quantizers
+        self._computed: dict[str, Array] = dict(given)
+        # Values that nobody else holds, which a quantizer may overwrite.
+        self._ours: set[str] = set()
+        self._streams: dict[Stream, Array] = {}
+        reads = [stream for step in steps for stream in step.piece.inputs]
+        # How often each stream is still read: the last reader frees it, or lets it be overwritten.
+        self._left = Counter((*reads, *prepared.outputs.values()))
+        self._read = frozenset(self._left)  # a step may hold them while it reads others
+        for stream in [stream for stream in self._left if stream.end]:
+            self._left[Stream(stream.value)] += 1  # computed from the producer's output
+
+    def put(self, value: str, array: Array, *, is_ours: bool) -> None:
+        """Store a computed value; it may be overwritten if ``is_ours``."""
+        self._computed[value] = array
+        if is_ours:
+            self._ours.add(value)
+
+    def take(self, stream: Stream) -> Array:
+        """Return a stream for one of its readers, which must not change it.
+
+        Raises:
+            DataError: It is a missing input of the model.
+        """
+        array = self._streams.get(stream)
+        if array is None:
+            array = self._make(stream)
+        self._left[stream] -= 1
+        if self._left[stream]:
+            self._streams[stream] = array
+        else:
+            self._streams.pop(stream, None)
+        return array
+
+    def _make(self, stream: Stream) -> Array:
+        quantizer = self._quantizers.get(stream)
+        if not stream.end:
+            array = self._source(stream.value)
+            in_place = stream.value in self._ours
+        else:
+            source = Stream(stream.value)
+            array = self.take(source)
+            is_last = source not in self._streams and source not in self._read
+            in_place = is_last and (source in self._quantizers or stream.value in self._ours)
+        if quantizer is None:
+            return array
+        return np.asarray(quantizer(array, array if in_place else None))
+
+    def _source(self, value: str) -> Array:
+        try:
+            return self._computed.pop(value)
+        except KeyError:
+            raise DataError(
+                f"input {value!r} is missing", remedy="give an array of that name"
+            ) from None
 
 
 class _Resolver:

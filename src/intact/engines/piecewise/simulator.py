@@ -5,30 +5,27 @@ wherever some tensor is quantized, each piece is an ONNX Runtime session, and qu
 between. A plan with ``conv7`` at 4 instead of 8 bits then compiles one small session anew, and
 starts from the cached activations in front of ``conv7``.
 
-`PiecewiseSimulator` runs plans. `Flow` hands tensors from piece to piece within one run.
-`Checkpoints` caches activations, `CompiledCache` caches sessions and quantizers, both within a
-size.
+The cut is in `pieces.py`, where quantizers lie in `streams.py`, a plan resolved to pieces in
+`plan.py`, and what is kept from plan to plan in `caches.py`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from threading import Lock
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
 from intact._memo import Memo
 from intact.config import TensorQuantConfig
+from intact.engines.piecewise.caches import Checkpoints, CompiledCache
 from intact.engines.piecewise.pieces import Cut, cut, piece_model
-from intact.engines.piecewise.plan import PiecewisePlan, Step
-from intact.engines.piecewise.streams import Layout, Quantizer, Stream, Streams, quantizer_of
+from intact.engines.piecewise.plan import Flow, PiecewisePlan, Step
+from intact.engines.piecewise.streams import Layout, Quantizer, Streams, quantizer_of
 from intact.engines.session import Feeds, make_session, run_session
-from intact.errors import DataError, PlanError
+from intact.errors import PlanError
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.graph.ops import is_constant
@@ -36,185 +33,6 @@ from intact.plan import QuantizedGraph, refuse_unready
 from intact.plan.overflows import Overflows
 
 Array = npt.NDArray[Any]
-
-
-class Flow:
-    """Hands each step of a run the streams that it reads, and frees them after their last reader.
-
-    A `Stream` is a tensor as one reader gets it: as computed, or behind its quantizer. The computed
-    tensor itself is the stream without an end.
-
-    Args:
-        prepared: The plan that is run.
-        steps: The steps that will run.
-        given: Arrays of values that are not computed; they are not changed.
-    """
-
-    def __init__(
-        self, prepared: PiecewisePlan, steps: Iterable[Step], given: Mapping[str, Array]
-    ) -> None:
-        self._quantizers = prepared.quantizers
-        self._computed: dict[str, Array] = dict(given)
-        # Values that nobody else holds, which a quantizer may overwrite.
-        self._ours: set[str] = set()
-        self._streams: dict[Stream, Array] = {}
-        reads = [stream for step in steps for stream in step.piece.inputs]
-        # How often each stream is still read: the last reader frees it, or lets it be overwritten.
-        self._left = Counter((*reads, *prepared.outputs.values()))
-        self._read = frozenset(self._left)  # a step may hold them while it reads others
-        for stream in [stream for stream in self._left if stream.end]:
-            self._left[Stream(stream.value)] += 1  # computed from the producer's output
-
-    def put(self, value: str, array: Array, *, is_ours: bool) -> None:
-        """Store a computed value; it may be overwritten if ``is_ours``."""
-        self._computed[value] = array
-        if is_ours:
-            self._ours.add(value)
-
-    def take(self, stream: Stream) -> Array:
-        """Return a stream for one of its readers, which must not change it.
-
-        Raises:
-            DataError: It is a missing input of the model.
-        """
-        array = self._streams.get(stream)
-        if array is None:
-            array = self._make(stream)
-        self._left[stream] -= 1
-        if self._left[stream]:
-            self._streams[stream] = array
-        else:
-            self._streams.pop(stream, None)
-        return array
-
-    def _make(self, stream: Stream) -> Array:
-        quantizer = self._quantizers.get(stream)
-        if not stream.end:
-            array = self._source(stream.value)
-            in_place = stream.value in self._ours
-        else:
-            source = Stream(stream.value)
-            array = self.take(source)
-            is_last = source not in self._streams and source not in self._read
-            in_place = is_last and (source in self._quantizers or stream.value in self._ours)
-        if quantizer is None:
-            return array
-        return np.asarray(quantizer(array, array if in_place else None))
-
-    def _source(self, value: str) -> Array:
-        try:
-            return self._computed.pop(value)
-        except KeyError:
-            raise DataError(
-                f"input {value!r} is missing", remedy="give an array of that name"
-            ) from None
-
-
-Key: TypeAlias = tuple[int, bytes]
-
-"""Number of a chunk, and the key of a value."""
-
-_AGEING = 4096
-
-"""Requests after which all counts are halved, so that unused entries are evicted."""
-
-
-class Checkpoints:
-    """A cache of activations with a size limit; thread-safe.
-
-    An array is cached from the second request of its key on, and evicts others only if it is
-    requested more often (TinyLFU, Einziger et al. 2017): so the activations of a single candidate
-    do not evict those that all candidates share.
-
-    Args:
-        limit: Size limit in bytes; 0 caches nothing.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = Lock()
-        self._arrays: OrderedDict[Key, npt.NDArray[Any]] = OrderedDict()
-        self._counts: dict[Key, int] = {}
-        self._requests = 0
-        self.size = 0
-
-    def find(self, key: Key) -> npt.NDArray[Any] | None:
-        """Return a cached array, which must not be changed, and count the request."""
-        with self._lock:
-            self._count(key)
-            array = self._arrays.get(key)
-            if array is not None:
-                self._arrays.move_to_end(key)
-            return array
-
-    def offer(self, key: Key, array: npt.NDArray[Any]) -> bool:
-        """Cache an array if it is requested often enough; return whether it was cached."""
-        with self._lock:
-            count = self._counts.get(key, 0)
-            if count < 2 or array.nbytes > self._limit or key in self._arrays:
-                return False
-            # In the order of last use: the first that are asked for less often make room.
-            victims, freed = [], self._limit - self.size
-            for other, theirs in self._arrays.items():
-                if freed >= array.nbytes:
-                    break
-                if self._counts.get(other, 0) < count:
-                    victims.append(other)
-                    freed += theirs.nbytes
-            if freed < array.nbytes:
-                return False
-            for victim in victims:
-                self.size -= self._arrays.pop(victim).nbytes
-            # Shared by all plans from now on: whoever wrote to it would change the results of
-            # others.
-            array.flags.writeable = False
-            self._arrays[key] = array
-            self.size += array.nbytes
-            return True
-
-    def _count(self, key: Key) -> None:
-        self._counts[key] = self._counts.get(key, 0) + 1
-        self._requests += 1
-        if self._requests >= max(_AGEING, 8 * len(self._arrays)):
-            self._requests = 0
-            self._counts = {k: count // 2 for k, count in self._counts.items() if count > 1}
-
-
-Made = TypeVar("Made")
-"""The kind of object that a cache holds: sessions, quantizers, cuts of the graph."""
-
-
-class CompiledCache(Generic[Made]):
-    """A least-recently-used cache of compiled objects, with a size limit; thread-safe.
-
-    Args:
-        limit: Limit of the sum of sizes; the last entry stays even if it is larger.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = Lock()
-        self._entries: OrderedDict[Hashable, tuple[Made, int]] = OrderedDict()
-        self.size = 0
-        self.made = 0
-
-    def get(self, key: Hashable, make: Callable[[], tuple[Made, int]]) -> Made:
-        """Return the entry, or make it: ``make`` returns it with its size."""
-        with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key][0]
-            # Inside the lock: two threads that want the same session would compile it twice, each
-            # with its weights.
-            entry = make()
-            self.made += 1
-            self._entries[key] = entry
-            self.size += entry[1]
-            while self.size > self._limit and len(self._entries) > 1:
-                _, (_, freed) = self._entries.popitem(last=False)
-                self.size -= freed
-            return entry[0]
-
 
 Arrays = dict[str, npt.NDArray[Any]]
 

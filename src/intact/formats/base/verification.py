@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from intact.data.batching import sample_count
 from intact.engines.cpu import detect_cpu
+from intact.engines.executor import simulated_run
 from intact.engines.integer.engine import IntegerEngine
-from intact.engines.simulate import Simulator
 from intact.errors import DataError
 from intact.formats.base.comparison import (
     LayerComparison,
@@ -208,14 +208,14 @@ class OutputsOfSimulation:
     """
 
     def __init__(self, plan: QuantizedGraph, *, threads: int = 0) -> None:
-        self._simulator = Simulator(plan, threads=threads)
+        self._run = simulated_run(plan, threads=threads)
         self.layers: list[LayerComparison] = []
         self.end_to_end: list[LayerComparison] = []
         self.engine: IntegerEngine | None = None
 
     def add(self, feeds: Feeds, _shown: object) -> Arrays:
         """Return the expected outputs of one batch."""
-        return self._simulator.run(dict(feeds))[0]
+        return dict(self._run(dict(feeds)))
 
 
 def integer_ends(

@@ -1,4 +1,4 @@
-"""Writes the parameters of the C function that runs a model: its inputs and outputs."""
+"""Writes what a caller of the C function sees: its header, its inputs and outputs, an example."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from intact.graph.files.trial import ProcessTask, survives
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.constant_nodes import fold_in_runtime, is_computed_by_runtime
 from intact.graph.passes.lengths import learn_shapes
-from intact.graph.passes.shape_inference import infer
+from intact.graph.passes.types import infer
 from intact.graph.traversal import all_nodes, bodies, graphs_of, nodes_of
 from intact.ops.declaration import Window
 from intact.ops.operators import QUANTIZERS, Transpose

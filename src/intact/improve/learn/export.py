@@ -7,17 +7,179 @@ import copy
 import inspect
 import io
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
 from intact.errors import ModelError
-from intact.graph.origins import set_origins
-from intact.improve.learn.origins import origins
+from intact.graph import Graph, Role, input_role, normalize
+from intact.graph.batch_norm import recall
+from intact.graph.origins import Indices, Origins, packed, set_origins
+
+# Finds out which of a module's tensors the constants of its export are made of.
+#
+# An exporter may write ``linear.weight`` transposed, or three of them joined: what was trained in
+# ONNX then has to find its way back.
+#
+# The exported model is normalized once more, with a number of its own for each element of the
+# module's tensors: what comes out shows where each element went.
+
+_ONE = 0x3F800000
+"""The bits of the float32 1.0: those above it are larger numbers, up to 2.0**64 here."""
+_MOST_BITS = 29
+_SPARSE, _FEWEST_BITS = 6, 8
+"""One of 2**6 numbers at most marks an element: a sum or product of marks is hardly ever a mark."""
+_FACTOR = 0x9E3779B1
+"""Odd, so that multiples are different modulo a power of two, and scattered."""
+_NEUTRAL = frozenset({"Clip", "Pad"})
+"""Operators whose constant operands nobody trains."""
+
+_VALUES = {"CastLike": 1, "Shape": 0, "Size": 0}
+"""How many inputs decide the result with their values, for operators where that are not all."""
+
+
+def origins(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> Origins:
+    """Return the origins of a model's constants after normalization.
+
+    Args:
+        model: What torch has exported; not changed.
+        shapes: Shapes of the float tensors in the module's state, by name.
+    """
+    found = Origins(dict(shapes))
+    # Normalizing once more takes as long as the first time: most models do not need it.
+    if _is_plain(model, found) or found.size >= 2 ** (_MOST_BITS - 1):
+        return found
+    marks = _Marks(found)
+    try:
+        graph = normalize(marks.mark(model))
+    except Exception:  # of numbers that no model has: then nothing is known of its constants
+        return found
+    return marks.read(graph, _independent(model, found))
+
+
+def _is_plain(model: ir.Model, found: Origins) -> bool:
+    """Tell whether nodes read the module's tensors as they are, and no other float constants."""
+    for node in model.graph:
+        if node.op_type in _NEUTRAL or node.op_type == "Constant":
+            continue
+        for slot, value in enumerate(node.inputs):
+            if value is None:
+                continue
+            is_own = value.name in found.shapes
+            if is_own and input_role(node, slot) in (None, Role.DATA):
+                return False
+            if not is_own and _is_float_constant(value):
+                return False
+    return True
+
+
+def _is_float_constant(value: ir.Value) -> bool:
+    tensor = ir.convenience.get_const_tensor(value)
+    return tensor is not None and tensor.dtype.is_floating_point()
+
+
+class _Marks:
+    """Numbers for the elements of a module's tensors: float32, whose bits tell the element."""
+
+    def __init__(self, found: Origins) -> None:
+        self._origins = found
+        self._starts = found.starts
+        self._mask = 2 ** min(_MOST_BITS, found.size.bit_length() + _SPARSE + _FEWEST_BITS) - 1
+        self._inverse = np.uint64(pow(_FACTOR, -1, self._mask + 1))
+
+    def mark(self, model: ir.Model) -> ir.Model:
+        """Copy a model with marks in the place of the module's tensors."""
+        copy = model.clone()
+        for name, value in copy.graph.initializers.items():
+            shape = self._origins.shapes.get(name)
+            if shape is None or value.dtype is not ir.DataType.FLOAT:
+                continue
+            start = self._starts[name]
+            elements = np.arange(start, start + math.prod(shape), dtype=np.uint64)
+            scattered = elements * np.uint64(_FACTOR) + np.uint64(_FACTOR)  # the first is not 1.0
+            bits = (scattered & np.uint64(self._mask)) + np.uint64(_ONE)
+            marks = bits.astype(np.uint32).view(np.float32).reshape(shape)
+            value.const_value = ir.Tensor(marks, name=name)
+        return copy
+
+    def elements(self, array: npt.NDArray[np.float32]) -> Indices | None:
+        """Return the elements that an array's numbers mark; None where one marks none."""
+        bits = np.ascontiguousarray(array).view(np.uint32).reshape(-1).astype(np.uint64)
+        offsets = bits - np.uint64(_ONE)  # of smaller numbers one that wraps, beyond the mask
+        elements = (offsets * self._inverse - np.uint64(1)) & np.uint64(self._mask)
+        if (offsets > self._mask).any() or (elements >= self._origins.size).any():
+            return None
+        found = elements.astype(np.int64)
+        return found if self._are_different(found) else None
+
+    def read(self, graph: Graph, independent: frozenset[str]) -> Origins:
+        """Return the origins of the constants of a marked model that was normalized."""
+        layouts: dict[str, str] = {}
+        changed: set[str] = set()
+        fixed: set[str] = set()
+        for value in graph.model.graph.initializers.values():
+            name, array = str(value.name), graph.constant(value)
+            if array is None or array.dtype != np.float32 or array.size < 1:
+                continue
+            if name in independent:
+                fixed.add(name)
+                continue
+            elements, own = self.elements(array), self._origins.shapes.get(name)
+            if own is None:
+                layouts |= {} if elements is None else {name: packed(elements)}
+            elif elements is None or not self._are_own(elements, name):
+                changed |= {name} if _is_changed(graph, value) else set()
+        return Origins(self._origins.shapes, layouts, frozenset(changed), frozenset(fixed))
+
+    def _are_different(self, elements: Indices) -> bool:
+        """Tell whether no element comes twice: numbers that mark none by chance are often equal."""
+        seen = np.zeros(self._origins.size, bool)
+        seen[elements] = True
+        return int(np.count_nonzero(seen)) == len(elements)
+
+    def _are_own(self, elements: Indices, name: str) -> bool:
+        start = self._starts[name]
+        return np.array_equal(elements, np.arange(start, start + len(elements)))
+
+
+def _is_changed(graph: Graph, value: ir.Value) -> bool:
+    """Tell whether something else than a BatchNormalization was folded into a constant.
+
+    That one is remembered with the node, and is taken out again.
+    """
+    norms = [recall(node) for node, _ in graph.consumers(value)]
+    return any(norm is None or not norm.names for norm in norms)
+
+
+def _independent(model: ir.Model, found: Origins) -> frozenset[str]:
+    """Return the values of an exported model that no tensor of the module's state decides.
+
+    A node whose result is decided only by the shape or the type of an operand does not count.
+    """
+    dependent: set[ir.Value | None] = {
+        value for name, value in model.graph.initializers.items() if name in found.shapes
+    }
+    names = {name for name in model.graph.initializers if name not in found.shapes}
+    for node in model.graph:
+        has_body = any(
+            each.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+            for each in node.attributes.values()
+        )
+        read = node.inputs[: _VALUES.get(node.op_type)]
+        if has_body or not dependent.isdisjoint(read):
+            # A body may read anything of the graph, so its node counts as dependent.
+            dependent.update(node.outputs)
+        else:
+            names.update(str(value.name) for value in node.outputs)
+    return frozenset(names)
+
 
 _LONGEST_REASON = 300
 

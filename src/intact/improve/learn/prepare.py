@@ -9,9 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.choice import FloatRuns, choose
+from intact.calibrate.choice import choose
 from intact.calibrate.collect import collect
 from intact.calibrate.method import counted_bins
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.sources import open_samples

@@ -7,7 +7,7 @@ weights stay, and the plan holds the integers.
 Half of the samples decides what is learned, the other half whether it is kept: a block whose
 results are no better on samples that it did not learn from stays as it was.
 
-Sources: blocks, Li et al. 2021, "BRECQ"; the rounding, `intact.improve.learn.soft_rounding`; the
+Sources: blocks, Li et al. 2021, "BRECQ"; the rounding, `intact.improve.learn.block_learning`; the
 scales, `intact.improve.learn.fake_quantize` (LSQ); elements that stay in float while learning, Wei
 et al. 2022, "QDrop".
 """
@@ -41,10 +41,10 @@ from intact.improve.learn.blocks import Block
 from intact.improve.learn.checkpoints import damaged_error, read_checkpoint, write_checkpoint
 from intact.improve.learn.constants import without_integers
 from intact.improve.learn.instructions import quantizer_keys
+from intact.improve.learn.losses import named_device
 from intact.improve.learn.segments import Values
 from intact.improve.learn.slices import FLOAT, QUANTIZED, Slices
 from intact.improve.learn.streams import Source, Stream
-from intact.improve.learn.teachers import named_device
 from intact.improve.learn.training import with_threads
 from intact.improve.learn.work import DEFAULTS, Reconstruction, Work
 from intact.improve.refine.weight_scales import is_free

@@ -12,6 +12,8 @@ Source: [dfq], section 4.2 and appendix C, D.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +22,12 @@ import onnx_ir as ir
 
 from intact.config import QuantState
 from intact.data.stream import Samples
-from intact.graph import bias_slot
+from intact.graph import Graph, bias_slot
+from intact.graph.ops import clamp_bounds, function_options
 from intact.improve.layers import Doubles, Layer
-from intact.improve.refine.expected import expected_moments
 from intact.improve.refine.walk import Stop, Walk, bake
 from intact.limits import MOST_DB
-from intact.ops.operators import Gemm
+from intact.ops.operators import CLAMPS, Concat, Gemm
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
@@ -215,3 +217,171 @@ class _Differences:
         errors = self.squares - 2 * shift * self.total + self.count * shift**2
         # Rounding may leave a difference of large sums below 0.
         return np.asarray(np.maximum(errors, 0.0))
+
+
+Moments = tuple[Doubles, Doubles]
+"""Mean and variance of each channel, ``[channels]``."""
+
+
+def expected_moments(graph: Graph) -> Mapping[ir.Value, Moments]:
+    """Return what is known of tensors.
+
+    A layer's result is normal, with mean ``beta`` and deviation ``|gamma|``. Operators behind it
+    take their input as normal, and the operands of sums as independent.
+
+    Source: [dfq], section 4.2.1.
+    """
+    found: dict[ir.Value, Moments] = {}
+    for node in graph.nodes:
+        norm = graph.batch_norms.get(str(node.name))
+        if norm is not None:
+            gamma = norm.gamma.astype(np.float64)
+            found[node.outputs[0]] = norm.beta.astype(np.float64), gamma**2
+            continue
+        rule = _RULES.get(node.op_type) if node.domain == "" else None
+        moments = None if rule is None else rule(graph, node, found)
+        if moments is not None:
+            found[node.outputs[0]] = moments
+    return found
+
+
+Found = Mapping[ir.Value, Moments]
+
+
+def _first(node: ir.Node, found: Found) -> Moments | None:
+    value = node.inputs[0]
+    return None if value is None else found.get(value)
+
+
+def _pass_on(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+    return _first(node, found)
+
+
+def _clamp(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known, bounds = _first(node, found), clamp_bounds(node)
+    return None if known is None or bounds is None else clipped_moments(*known, *bounds)
+
+
+def _leaky(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known = _first(node, found)
+    slope: Doubles | float
+    if node.op_type == "PRelu":
+        array = graph.constant(node.inputs[1])
+        if array is None or known is None or array.size not in (1, known[0].size):
+            return None
+        slope = array.astype(np.float64).reshape(-1)
+    else:
+        slope = float(function_options(node)[0])
+    if known is None:
+        return None
+    mean, variance = known
+    above, spread = clipped_moments(mean, variance, 0.0)
+    first = above + slope * (mean - above)
+    squares = spread + above**2
+    second = squares + slope**2 * (variance + mean**2 - squares)
+    # The difference of two near numbers may come out below 0.
+    return first, np.maximum(second - first**2, 0.0)
+
+
+def _average(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known = _first(node, found)
+    # A mean over positions hardly varies: how much is not known, and taken as nothing.
+    return None if known is None else (known[0], np.zeros_like(known[1]))
+
+
+def _flatten(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known, shape = _first(node, found), node.outputs[0].shape
+    # Where other axes than the batch are left, elements and no longer channels have the moments.
+    is_plain = known is not None and shape is not None and tuple(shape)[1:] == (known[0].size,)
+    return known if is_plain else None
+
+
+def _add(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+    parts = [found.get(value) for value in node.inputs if value is not None]
+    known = [each for each in parts if each is not None]
+    if len(known) != len(parts) or len({each[0].size for each in known}) != 1:
+        return None
+    return np.sum([mean for mean, _ in known], axis=0), np.sum([v for _, v in known], axis=0)
+
+
+def _concatenate(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+    parts = [found.get(value) for value in node.inputs if value is not None]
+    known = [each for each in parts if each is not None]
+    # Channels follow one another only where they are what is joined.
+    if len(known) != len(parts) or Concat.of(node).axis != 1:
+        return None
+    return np.concatenate([mean for mean, _ in known]), np.concatenate([v for _, v in known])
+
+
+_RULES: Mapping[str, Callable[[Graph, ir.Node, Found], Moments | None]] = {
+    "Identity": _pass_on,
+    **dict.fromkeys(CLAMPS, _clamp),
+    "LeakyRelu": _leaky,
+    "PRelu": _leaky,
+    "AveragePool": _average,
+    "GlobalAveragePool": _average,
+    "Flatten": _flatten,
+    "Reshape": _flatten,
+    "Squeeze": _flatten,
+    "Add": _add,
+    "Sum": _add,
+    "Concat": _concatenate,
+}
+
+
+# Moments of a normal variable between bounds.
+#
+# Source: [dfq], appendix C: the mean of a normal variable after Relu and Clip. The second moment
+# follows in the same way, by parts.
+
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
+
+
+def clipped_moments(
+    mean: Doubles, variance: Doubles, low: float = -math.inf, high: float = math.inf
+) -> tuple[Doubles, Doubles]:
+    """Return mean and variance of ``clip(x, low, high)`` for normal x.
+
+    Args:
+        mean: The mean of x, any shape.
+        variance: The variance of x, at least 0.
+        low: Lower bound, or minus infinity.
+        high: Upper bound, or infinity; at least ``low``.
+    """
+    mean, variance = (np.asarray(each, np.float64) for each in (mean, variance))
+    deviation = np.sqrt(variance)
+    # A channel of constant value has no density: its moments are those of one point, set at the
+    # end.
+    certain = deviation == 0
+    divisor = np.where(certain, 1.0, deviation)
+    below, above = ((bound - mean) / divisor for bound in (low, high))
+    under, over = _cumulative(below), _cumulative(-above)
+    inside = 1.0 - under - over
+    left, right = _density(below), _density(above)
+    first = mean * inside + deviation * (left - right)
+    second = (mean**2 + variance) * inside + deviation * (
+        _times(low + mean, left) - _times(high + mean, right)
+    )
+    for bound, share in ((low, under), (high, over)):
+        if math.isfinite(bound):
+            first = first + bound * share
+            second = second + bound**2 * share
+    settled = np.clip(mean, low, high)
+    first = np.where(certain, settled, first)
+    # The difference of two near numbers may come out below 0, and its root is taken by the caller.
+    spread = np.where(certain, 0.0, np.maximum(second - first**2, 0.0))
+    return first, spread
+
+
+def _cumulative(x: Doubles) -> Doubles:
+    return np.asarray(0.5 * (1.0 + np.asarray(_ERF(x / math.sqrt(2.0)), np.float64)), np.float64)
+
+
+def _density(x: Doubles) -> Doubles:
+    return np.asarray(np.exp(-np.square(x) / 2.0) / math.sqrt(2.0 * math.pi), np.float64)
+
+
+def _times(factor: Doubles, density: Doubles) -> Doubles:
+    """Return a product that is 0 where the density is, also for infinite factors."""
+    return np.where(density > 0, np.where(np.isfinite(factor), factor, 0.0) * density, 0.0)

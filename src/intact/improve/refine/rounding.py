@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.scales.bias import rescale_bias
 from intact.config import Granularity, PerBlock, QuantState, TensorQuantConfig
 from intact.data.stream import Samples
@@ -34,11 +34,10 @@ from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
 from intact.improve.layers import Doubles, Layer
 from intact.improve.presets import FEW_BITS
-from intact.improve.refine.kept import LazySequence
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
 from intact.improve.refine.tied import copy_rounded, tables_of_layers
-from intact.improve.refine.walk import Array, Stop, Walk, bake
+from intact.improve.refine.walk import Array, LazySequence, Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoom_scale
 from intact.limits import CHOSEN, TRIED_AT_ONCE
 from intact.numerics.metrics import decibels

@@ -6,16 +6,19 @@ A pass iterates over the nodes, and sees for each the inputs of both models, bat
         ...  # stop.in_float, stop.quantized; scales of stop.node may be changed here
 
 A refinement may change the plan at each node, for example a weight's scale. Later nodes then run on
-the activations of the changed plan.
+the activations of the changed plan. Activations that wait for their readers are in memory, and on
+disk beyond a limit (`Shelf`).
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -27,7 +30,6 @@ from intact.data.stream import Samples
 from intact.engines.integer.islands import compiled_nodes
 from intact.graph import IMPLICIT_SLOT, is_constant
 from intact.graph.graph import values_read_inside
-from intact.improve.refine.kept import KeptActivations, LazySequence, Shelf
 from intact.limits import WALKED_AT_ONCE
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
@@ -35,6 +37,117 @@ from intact.program.operations import FloatNodes
 
 T = TypeVar("T")
 Array: TypeAlias = npt.NDArray[Any]
+
+
+class Shelf:
+    """The memory for activations, and the folder for those beyond it.
+
+    Args:
+        most: Bytes in memory; None for no limit.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+        self._held = 0
+        self._files = 0
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is a limit."""
+        return self.most is not None
+
+    def put(self, array: Array) -> Array | Path:
+        """Take an array: it stays as it is, or becomes a file where there is no room."""
+        if self.most is None or self._held + array.nbytes <= self.most:
+            self._held += array.nbytes
+            return array
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="intact-walk-")
+        self._files += 1
+        path = Path(self._folder.name) / f"{self._files}.npy"
+        np.save(path, array, allow_pickle=False)
+        return path
+
+    def get(self, kept: Array | Path) -> Array:
+        """Return an array."""
+        if isinstance(kept, Path):
+            found: Array = np.load(kept, allow_pickle=False)
+            return found
+        return kept
+
+    def drop(self, kept: Array | Path) -> None:
+        """Forget an array."""
+        if isinstance(kept, Path):
+            kept.unlink()
+        else:
+            self._held -= kept.nbytes
+
+
+class KeptActivations(MutableMapping[ir.Value, Array]):
+    """The activations of one batch, on a shelf."""
+
+    def __init__(self, shelf: Shelf, arrays: dict[ir.Value, Array]) -> None:
+        self._shelf = shelf
+        self._kept: dict[ir.Value, Array | Path] = {}
+        self.update(arrays)
+
+    def __getitem__(self, value: ir.Value) -> Array:
+        """Return an activation, read anew where it is on disk."""
+        return self._shelf.get(self._kept[value])
+
+    def __setitem__(self, value: ir.Value, array: Array) -> None:
+        """Keep an activation."""
+        # Forgotten first, or the shelf would count both and its file would stay.
+        if value in self._kept:
+            del self[value]
+        self._kept[value] = self._shelf.put(array)
+
+    def __delitem__(self, value: ir.Value) -> None:
+        """Forget an activation."""
+        self._shelf.drop(self._kept.pop(value))
+
+    def __contains__(self, value: object) -> bool:
+        """Tell whether it is kept, without reading it."""
+        return value in self._kept
+
+    def __iter__(self) -> Iterator[ir.Value]:
+        """Yield what is kept."""
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        """Count what is kept."""
+        return len(self._kept)
+
+
+class LazySequence(Sequence[T], Generic[T]):
+    """Items that are made each time they are asked for, so that one at a time takes memory.
+
+    Args:
+        make: From a number to an item.
+        numbers: Those of the items.
+    """
+
+    def __init__(self, make: Callable[[int], T], numbers: Sequence[int]) -> None:
+        self._make, self._numbers = make, numbers
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> LazySequence[T]: ...
+
+    def __getitem__(self, at: int | slice) -> T | LazySequence[T]:
+        """Make an item, or choose some."""
+        if isinstance(at, slice):
+            return LazySequence(self._make, self._numbers[at])
+        return self._make(self._numbers[at])
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._numbers)
+
+
 Arrays: TypeAlias = dict[ir.Value, Array]
 Run: TypeAlias = Callable[[Arrays], list[Array]]
 """Computes a node's outputs from its inputs and its quantized constants."""

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.choice import FloatRuns
 from intact.calibrate.collect import collect
+from intact.calibrate.outputs import FloatRuns
 from intact.data.batching import Batch
 from intact.data.sources import open_samples
 from intact.data.stream import Samples

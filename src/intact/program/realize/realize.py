@@ -15,7 +15,7 @@ from intact.program.operations import Dequantize, FloatNodes, Quantize
 from intact.program.passes.encodings import signed
 from intact.program.passes.integer_io import integer_io
 from intact.program.program import Encoding, Program, Step, Tensor
-from intact.program.realize import moves, pointwise, products, softmax, spatial
+from intact.program.realize import moves, pointwise, products, spatial
 from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import IntegerGraph, Op, Place, Value
 from intact.program.realize.step import REALIZERS, ArrangedValue, StepBuilder, Tensors, plain
@@ -24,7 +24,7 @@ from intact.targets import Arithmetic, ZeroPointOrder
 
 _NOT_INTEGERS = "not in integers alone:"
 _FLOAT = np.dtype(np.float32)
-_REGISTERED = (moves, pointwise, products, softmax, spatial)
+_REGISTERED = (moves, pointwise, products, spatial)
 """Modules that fill `REALIZERS`."""
 
 

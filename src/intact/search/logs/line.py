@@ -17,7 +17,7 @@ from intact.errors import DataError, SearchError, UsageError
 from intact.graph.files.regular import open_file
 from intact.search.logs.settings import Count, LogSettings
 from intact.search.strategy import Strategy
-from intact.search.trial import Executor, Measured, State, Trial
+from intact.search.trial import Executor, State, Trial, TrialResult
 
 LOG_VERSION = 3
 
@@ -148,7 +148,7 @@ def trial_of(results: Results, search: SearchPart) -> Trial:
     def number(name: str, value: float | None) -> float:
         return float(named.get(name, "nan")) if value is None else value
 
-    measured = Measured(
+    measured = TrialResult(
         results.state,
         number("sim_acc", results.sim_acc),
         number("noise", results.noise),

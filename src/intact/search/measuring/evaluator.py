@@ -14,17 +14,16 @@ import numpy as np
 
 from intact.data.batching import real_samples
 from intact.data.metric import OutputRecord
-from intact.engines.integer import IntegerEngine
+from intact.engines.executor import integer_run
 from intact.engines.limits import limits_of_simulation
 from intact.engines.piecewise import PiecewisePlan, PiecewiseSimulator
 from intact.errors import DataError, IntactError, PlanError, UsageError
 from intact.plan import QuantizedGraph
-from intact.program.lower import lower
 from intact.search.measuring.objective import Arrays, OutputPair, Rows, float_pairs, margins_of
 from intact.search.measuring.stopping import Tally, can_reach, foresee
 from intact.search.measuring.trial_data import Chunk, TrialData, not_finite
 from intact.search.space import Candidate
-from intact.search.trial import Ask, Executor, Measured, State
+from intact.search.trial import Ask, Executor, State, TrialResult
 
 _SLACK = 1.0 + 1e-9
 
@@ -255,7 +254,7 @@ class Evaluator:
         self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
         self._signals: dict[int, Rows] = {}
 
-    def measure(self, ask: Ask) -> Measured:
+    def measure(self, ask: Ask) -> TrialResult:
         """Measure a candidate: by simulation, or by the integer engine where float32 is too
         inexact.
 
@@ -273,7 +272,7 @@ class Evaluator:
         samples = max(1, min(samples, self.data.samples))
         return self._time(lambda: self._measure(ask, samples))
 
-    def confirm(self, candidate: Candidate) -> Measured:
+    def confirm(self, candidate: Candidate) -> TrialResult:
         """Measure a candidate on all samples, by the integer engine where float32 is not exact.
 
         Returns:
@@ -283,14 +282,14 @@ class Evaluator:
         self.data.space.check(candidate)
         return self._time(lambda: self._confirm(candidate))
 
-    def _measure(self, ask: Ask, samples: int) -> Measured:
+    def _measure(self, ask: Ask, samples: int) -> TrialResult:
         plan = self.planner.plan(ask.candidate)
         prepared = self._simulator.prepare(plan)
         if prepared.is_exact:
             return self._score_run(self._run(prepared), samples, ask)
         return self._measure_exactly(plan, samples, ask)
 
-    def _confirm(self, candidate: Candidate) -> Measured:
+    def _confirm(self, candidate: Candidate) -> TrialResult:
         plan = self.planner.plan(candidate)
         if not limits_of_simulation(plan):
             return self._score_run(self._simulated_run(plan), self.data.samples)
@@ -298,7 +297,7 @@ class Evaluator:
 
     def _measure_exactly(
         self, plan: QuantizedGraph, samples: int, ask: Ask | None = None
-    ) -> Measured:
+    ) -> TrialResult:
         """Run the integer engine; where that is impossible the simulation, with a reason."""
         try:
             run = self._integer_run(plan)
@@ -317,11 +316,11 @@ class Evaluator:
 
     def _integer_run(self, plan: QuantizedGraph) -> Run:
         # One thread, as chunks run in parallel already.
-        engine = IntegerEngine(lower(plan), threads=1)
+        run = integer_run(plan, threads=1)
         chunks = self.data.chunks
-        return lambda index: engine.run(chunks[index].feeds).outputs
+        return lambda index: dict(run(dict(chunks[index].feeds)))
 
-    def _time(self, measure: Callable[[], Measured]) -> Measured:
+    def _time(self, measure: Callable[[], TrialResult]) -> TrialResult:
         started = time.perf_counter()
         try:
             found = measure()
@@ -329,10 +328,10 @@ class Evaluator:
         except UsageError:
             raise
         except IntactError as error:
-            found = Measured(State.FAILED, math.nan, math.nan, 0, reason=str(error))
+            found = TrialResult(State.FAILED, math.nan, math.nan, 0, reason=str(error))
         return replace(found, seconds=time.perf_counter() - started)
 
-    def _score_run(self, run: Run, samples: int, ask: Ask | None = None) -> Measured:
+    def _score_run(self, run: Run, samples: int, ask: Ask | None = None) -> TrialResult:
         """Run rounds of chunks; the result does not depend on the order in which they finish."""
         scoring, bar = Scoring(self.data, samples), None if ask is None else ask.bar
         is_whole = bar is None or self.data.objective.needs_outputs
@@ -365,8 +364,8 @@ class Evaluator:
         return self._signals[samples]
 
 
-def _result(state: State, scoring: Scoring) -> Measured:
-    return Measured(state, scoring.score, scoring.noise, scoring.done)
+def _result(state: State, scoring: Scoring) -> TrialResult:
+    return TrialResult(state, scoring.score, scoring.noise, scoring.done)
 
 
 def _ends(chunks: Sequence[Chunk], samples: int) -> Iterator[int]:

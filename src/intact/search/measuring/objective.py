@@ -14,7 +14,7 @@ from intact.data.labels import Reference
 from intact.data.metric import Metric, OutputRecord
 from intact.errors import DataError, UsageError, nearest
 from intact.numerics.metrics import in_top_k
-from intact.search.measuring.margins import margins
+from intact.search.measuring.stopping import margins
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 

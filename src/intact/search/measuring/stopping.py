@@ -1,6 +1,7 @@
 """Stops a trial once its score can no longer reach the required one (its bar).
 
-Where it is enough to know whether it is reached, a trial ends once that is foreseen (`foresee`).
+Where it is enough to know whether it is reached, a trial ends once that is foreseen (`foresee`),
+from the float model's margins on the samples that were not run (`expected_hits`).
 
 The samples of a trial are the first ones of a finite set in pseudo-random order. So they are drawn
 from that set without replacement, and the mean of the whole set is to be estimated. There are three
@@ -29,12 +30,12 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.errors import UsageError
-from intact.search.measuring.margins import expected_hits
 
 _OF_THE_LIMIT = 0.1
 
@@ -215,7 +216,7 @@ def can_reach(tally: Tally, bar: float, *, share: float = 1.0, error: float = ER
 def foresee(tally: Tally, bar: float, *, error: float = ERROR) -> bool | None:
     """Foresee whether the mean of the whole set reaches ``bar``, as well as a part of it can tell.
 
-    Counts are judged by margins (`intact.search.measuring.margins`), means by their normal
+    Counts are judged by margins (`intact.search.measuring.stopping`), means by their normal
     approximation. From a quarter of the samples on the likelier answer is given: who goes on from
     it measures all samples in the end.
 
@@ -324,3 +325,72 @@ def _deviation(tally: Tally) -> float:
     drawn = len(tally.rows)
     variance = float(tally.rows.var(ddof=1)) * (1.0 - drawn / tally.population) / drawn
     return math.sqrt(variance)
+
+
+# Estimates a candidate's answers on samples that were not run, by the float model's.
+#
+# The margin of a sample is the score of its right class less that of the best other class, in
+# logits. The float model's are known for all samples, a candidate's for the first ones. On those,
+# the margins of both differ by some noise; on each of the others the candidate is right unless
+# such noise exceeds the float model's margin. So the float outputs are a control variate: only
+# samples whose margin is small add to what is not known. Source: P. Glasserman, Monte Carlo
+# Methods in Financial Engineering, 2003, section 4.1.
+
+Rows = npt.NDArray[np.float64]
+
+_ROUND = 1e-9
+"""Noise in logits that is always expected."""
+
+
+def margins(scores: npt.NDArray[np.floating], right: npt.NDArray[np.integer]) -> Rows:
+    """Compute the margin of each sample.
+
+    Args:
+        scores: Logits, ``[samples, classes]``.
+        right: The right class of each sample.
+
+    Returns:
+        float64 ``[samples]``; above 0 where the right class is the best.
+    """
+    wide = np.asarray(scores, np.float64)
+    rows = np.arange(len(wide))
+    others = wide.copy()
+    # Never the best other class, also where all scores are negative.
+    others[rows, right] = -math.inf
+    return np.asarray(wide[rows, right] - others.max(axis=1))
+
+
+class Hits(NamedTuple):
+    """How many samples a candidate gets right.
+
+    Attributes:
+        mean: Expected number, of all samples.
+        deviation: Its standard deviation.
+    """
+
+    mean: float
+    deviation: float
+
+
+def expected_hits(base: Rows, own: Rows) -> Hits:
+    """Estimate how many samples of all are right.
+
+    Args:
+        base: The float model's margins of all samples.
+        own: The candidate's of the first ones, two at least.
+    """
+    drawn = len(own)
+    noise = own - base[:drawn]
+    # A candidate that answers as the float model does has no spread to divide by.
+    shift, spread = float(noise.mean()), max(float(noise.std(ddof=1)), _ROUND)
+    distance = (base[drawn:] + shift) / spread
+    right = np.array([_NORMAL.cdf(each) for each in distance])
+    density = np.exp(-(distance**2) / 2) / math.sqrt(2 * math.pi)
+    # The shift and the spread are estimates themselves, with these relative errors of the spread.
+    of_shift = float(density.sum()) / math.sqrt(drawn)
+    of_spread = float((density * distance).sum()) / math.sqrt(2 * drawn)
+    variance = float((right * (1 - right)).sum()) + of_shift**2 + of_spread**2
+    return Hits(float((own > 0).sum() + right.sum()), math.sqrt(variance))
+
+
+_NORMAL = NormalDist()

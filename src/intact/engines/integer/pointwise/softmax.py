@@ -37,7 +37,7 @@ from intact.numerics.fixed_point_functions import (
 from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.fixed_functions import fraction_bits, input_multiplier
-from intact.program.arithmetic.interpolated import InterpolatedSoftmax
+from intact.program.arithmetic.functions import InterpolatedSoftmax
 from intact.program.operations import Softmax
 from intact.targets import Arithmetic, Float, FloatInTurn, Functions
 

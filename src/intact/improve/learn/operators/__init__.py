@@ -16,7 +16,6 @@ from intact.improve.learn.operators import (
     pools,
     products,
     recurrent,
-    reductions,
     resizing,
 )
 from intact.improve.learn.operators.rules import RULES, Apply, Rule, operator, prepare, unsupported
@@ -32,7 +31,6 @@ _MODULES = (
     pools,
     products,
     recurrent,
-    reductions,
     resizing,
 )
 """Their rules are registered when they are imported."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intact.improve.learn.soft_rounding import SoftWeight, beta_at, inverse, rectified_sigmoid
+from intact.improve.learn.block_learning import SoftWeight, beta_at, inverse, rectified_sigmoid
 
 
 def soft_weight(weight: Tensor, codes: Tensor, scale: float = 0.25) -> SoftWeight:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intact.errors import UsageError
-from intact.recipe.budget import Budget
+from intact.recipe.kinds import Budget
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from intact.engines.piecewise.pieces import Piece
-from intact.engines.piecewise.plan import PiecewisePlan, Step
-from intact.engines.piecewise.simulator import Flow
+from intact.engines.piecewise.plan import Flow, PiecewisePlan, Step
 from intact.engines.piecewise.streams import Stream
 from intact.errors import DataError
 from intact.numerics.simulated_quantize import SimulatedQuantize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from intact.engines.piecewise.simulator import Checkpoints, CompiledCache
+from intact.engines.piecewise.caches import Checkpoints, CompiledCache
 
 
 def array(size: int = 4) -> np.ndarray:

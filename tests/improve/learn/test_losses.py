@@ -6,9 +6,14 @@ import pytest
 import torch
 
 from intact.errors import UsageError
-from intact.improve.learn.losses import Distillation
+from intact.improve.learn.losses import (
+    Distillation,
+    by_weights,
+    device_of,
+    named_device,
+    teacher_of,
+)
 from intact.improve.learn.module import QuantizedModule
-from intact.improve.learn.teachers import by_weights, device_of, named_device, teacher_of
 from tests.models import ModelBuilder
 from tests.plans import calibrated
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from intact.workers.folders import new_owner, remove_left, temporary_folder
+from intact.workers.job import new_owner, remove_left, temporary_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
 
 HOLD = """
 import sys, time
-from intact.workers.folders import temporary_folder
+from intact.workers.job import temporary_folder
 with temporary_folder(sys.argv[1]) as folder:
     (folder / "deep").mkdir()
     print(folder, flush=True)

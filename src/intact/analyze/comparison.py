@@ -106,7 +106,7 @@ class ComparedNode(msgspec.Struct, frozen=True):
         return tuple(kind for kind in KINDS if kind in found)
 
 
-class Measured(msgspec.Struct, frozen=True):
+class RunFigures(msgspec.Struct, frozen=True):
     """What running a result on samples gave.
 
     Attributes:
@@ -170,7 +170,7 @@ class ComparedResult(msgspec.Struct, frozen=True, kw_only=True):
     cost: dict[str, float]
     errors: ModelErrors | None = None
     why_no_errors: str = ""
-    measured: Measured | None = None
+    measured: RunFigures | None = None
 
 
 class Comparison(msgspec.Struct, frozen=True):
