@@ -125,6 +125,10 @@ class DetectionMetric(Metric):
         """The option ``--boxes`` that says the same."""
         return f"{self.boxes}:{self.form}" if self.form else self.boxes
 
+    def finds(self, outputs: Outputs) -> bool:
+        """Tell whether a bound metric reads a detection that a user would see."""
+        return any((e.scores >= CONFIDENT).any() for e in _Reader.of(self, outputs).read(outputs))
+
     def score(
         self, outputs: Outputs, references: Mapping[str, Reference], in_float: Outputs | None = None
     ) -> dict[str, float]:
