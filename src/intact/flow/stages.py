@@ -32,6 +32,7 @@ from intact.flow.look import (
     verdict_of,
 )
 from intact.flow.shapes import ShapedModels, expand_graphs, prepare_graphs, shape_model
+from intact.improve.passes import Request
 from intact.improve.presets import choose_passes
 from intact.placement.alternatives import Alternatives
 from intact.results.first_run import run_once
@@ -323,6 +324,30 @@ class PlacePrecision(Stage):
         return replace(state, job=job, scaled=scaled)
 
 
+class HandleHuge(Stage):
+    """Equalizes, widens or keeps in float what stands around huge channels and tokens."""
+
+    def run(self, state: TargetRun) -> TargetRun:
+        """Try each way on the samples that the scales were chosen on."""
+        observed, job, calibration = state.observed, state.job, state.calibration
+        if observed is None or not job.floats_ends or state.scaled.choice is None:
+            return state
+        from intact.placement.huge import EQUALIZE, handle_huge  # few lose that much
+
+        def equalized() -> Scaled:
+            if isinstance(calibration.data, Iterator):
+                raise UsageError(f"{EQUALIZE} runs samples a second time", remedy=AGAIN)
+            from intact.flow.improvement import Improver
+
+            again = partial(calibration.recalibrate, job)
+            threads = calibration.options.threads
+            improver = Improver((Request(EQUALIZE),), calibration.samples, again, None, threads)
+            return improver.improve(state.scaled, observed.runs)
+
+        job, scaled = handle_huge(job, state.scaled, observed.statistics, state.rescale, equalized)
+        return replace(state, job=job, scaled=scaled)
+
+
 class Compare(Stage):
     """Checks that the graph computes what the given model does, on one sample."""
 
@@ -442,6 +467,7 @@ class Look(Stage):
 OWN: tuple[Stage, ...] = (
     Scale(),
     PlacePrecision(),
+    HandleHuge(),
     Compare(),
     KeepFastFloat(),
     Improve(),
