@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from intact.limits import AGREEING, LOST_DB, MOST_DB, TOLERATED, WELL_DB
+from intact.limits import AGREEING, DETECTED, LOST_DB, MOST_DB, TOLERATED, WELL_DB
 from intact.numerics.metrics import binomial_interval
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.data.metric import Compared
 
 _OF_TIME = ("slower_than_float", "float_fallback")
 """Causes that cost time, and no answers."""
 _FIGURES = 2
 """Figures of a number of samples that is advised; the rest are zeros."""
+
+
+def keeps_enough(detected: Compared) -> bool:
+    """Tell whether so much of what a detector finds is kept that its decibels are no loss."""
+    return next(iter(detected.figures.values()))[1] >= DETECTED
 
 
 class Judgement(StrEnum):

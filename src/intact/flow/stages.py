@@ -34,6 +34,7 @@ from intact.flow.look import (
 from intact.flow.shapes import ShapedModels, expand_graphs, prepare_graphs, shape_model
 from intact.improve.passes import Request
 from intact.improve.presets import choose_passes
+from intact.limits import ENOUGH_DB
 from intact.placement.alternatives import Alternatives
 from intact.results.first_run import run_once
 from intact.results.job import Job, Planner, Scaled
@@ -330,7 +331,10 @@ class HandleHuge(Stage):
     def run(self, state: TargetRun) -> TargetRun:
         """Try each way on the samples that the scales were chosen on."""
         observed, job, calibration = state.observed, state.job, state.calibration
-        if observed is None or not job.floats_ends or state.scaled.choice is None:
+        choice = state.scaled.choice
+        if observed is None or not job.floats_ends or choice is None:
+            return state
+        if min(choice.errors.decibels.values(), default=ENOUGH_DB) >= ENOUGH_DB:
             return state
         from intact.placement.huge import EQUALIZE, handle_huge  # few lose that much
 

@@ -17,7 +17,7 @@ from intact.calibrate.huge import HugePart, group_around, huge_parts, wide_tenso
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
 from intact.improve.passes import Request
-from intact.limits import ENOUGH_DB, MOST_DB, TOLD_DB
+from intact.limits import MOST_DB, TOLD_DB
 from intact.placement.heads import UNDO, is_held
 from intact.plan import Note, NoteKind
 from intact.plan.topology import beside_huge
@@ -62,11 +62,11 @@ def handle_huge(
         equalized: Equalizes the model, and gives its plan scales.
 
     Returns:
-        The job itself where all outputs have 25 dB, where there is no such channel or token, where
-        nothing gains 1 dB without a loss on another output, or where the formats cannot hold it.
+        The job itself where there is no such channel or token, where nothing gains 1 dB without a
+        loss on another output, or where the formats cannot hold it.
     """
     choice = scaled.choice
-    if choice is None or _worst(choice) >= ENOUGH_DB:
+    if choice is None:
         return job, scaled
     names = wide_tensors(job.plan, statistics)
     parts = huge_parts(job.plan.graph, names, choice.runs)

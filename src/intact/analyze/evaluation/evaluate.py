@@ -15,8 +15,9 @@ from intact.analyze.doubts import doubts_of
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
 from intact.analyze.evaluation.run import Models, Pass, Scores, Watch, own_runtime, run_both
 from intact.analyze.evaluation.text import PerplexityFigures, TextFigures, TextMetric, TextScores
-from intact.analyze.verdict import Measured, verdict
+from intact.analyze.verdict import Judgement, Measured, Verdict, verdict
 from intact.data.batching import Batch, real_samples
+from intact.data.detections import DetectionMetric
 from intact.data.metric import Compared, Metric
 from intact.data.progress import begin
 from intact.data.stream import Samples
@@ -159,9 +160,20 @@ def evaluate_result(
     if timed:
         begin(samples.progress, "timing both models")
         _time(evaluation, models or Models(graph, result, threads), result, first, threads)
-    evaluation.verdict = verdict(measured_by(evaluation, doubts=len(doubts)))
+    judged = verdict(measured_by(evaluation, doubts=len(doubts)))
+    evaluation.verdict = _of_detector(judged, graph) if metric is None else judged
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _of_detector(judged: Verdict, graph: Graph) -> Verdict:
+    """Leave open what decibels of boxes speak against: their order alone may have changed."""
+    if judged.judgement in (Judgement.GOOD, Judgement.WRONG):
+        return judged
+    if DetectionMetric.of_model(graph) is None:
+        return judged
+    told = f"{judged}; its outputs look like boxes and scores: --metric detections tells more"
+    return Verdict(Judgement.UNSURE, told)
 
 
 def _time(
