@@ -18,6 +18,7 @@ from intact.targets.arithmetic import (
     TargetArithmetic,
 )
 from intact.targets.blocks import Blocks
+from intact.targets.compiler import Compiler
 from intact.targets.float16 import Float16
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorScheme
@@ -194,6 +195,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         blocks: Weights in blocks that it can hold; None if it has none.
         cache: Caches of decoders that it can keep as codes; None if it keeps floats.
         float16: How it computes what stays float in float16; None where it does not.
+        compiler: What maps a written file to an accelerator; None where the file is what runs.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
 
@@ -221,6 +223,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     blocks: Blocks | None = None
     cache: Caches | None = None
     float16: Float16 | None = None
+    compiler: Compiler | None = None
     cost: dict[str, float] = {}
 
     @property
