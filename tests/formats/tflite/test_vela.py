@@ -1,4 +1,4 @@
-"""The Ethos-U targets: what Vela leaves to the processor is told, from tables and by Vela itself."""
+"""The Ethos-U targets: what Vela leaves to the processor is told, by tables and by Vela itself."""
 
 from __future__ import annotations
 
