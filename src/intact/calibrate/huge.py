@@ -18,9 +18,8 @@ import onnx_ir as ir
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import is_layer, products
-from intact.engines.session import FloatModel
+from intact.engines.tensors import tensors_of
 from intact.graph import Graph, constant_array, moves_values, weight_slot
-from intact.graph.edit import Editor
 from intact.plan import QuantizedGraph
 
 HUGE = 256.0
@@ -87,13 +86,8 @@ def huge_parts(graph: Graph, names: Sequence[str], runs: FloatRuns) -> list[Huge
     """
     if not names or not runs.batches:
         return []
-    editor = Editor(graph.model)
-    outputs = editor.model.graph.outputs
-    for value in outputs[:]:
-        outputs.remove(value)
-    outputs.extend(editor.value(name) for name in names)
     feeds, count = runs.batches[0]
-    arrays = FloatModel(Graph(editor.finish()), threads=1).run(feeds)
+    arrays = tensors_of(graph, names, feeds)
     by_name = {str(value.name): value for value in graph.values}
     parts = (_largest(by_name[name], arrays[name][:count]) for name in names)
     return [each for each in parts if each is not None]

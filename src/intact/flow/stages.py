@@ -36,6 +36,8 @@ from intact.improve.passes import Request
 from intact.improve.presets import choose_passes
 from intact.limits import ENOUGH_DB
 from intact.placement.alternatives import Alternatives
+from intact.plan import Note, NoteKind
+from intact.recipe.groups import LengthOptions
 from intact.results.first_run import run_once
 from intact.results.job import Job, Planner, Scaled
 from intact.results.recipes import given_scales, overrides_of
@@ -424,10 +426,24 @@ class MeasureLoss(Stage):
     def run(self, state: TargetRun) -> TargetRun:
         """Ask the quick checks."""
         state.begin("measuring the loss")
+        state = self._by_length(state)
         seen = None if state.observed is None else state.observed.seen
         looked = look_at_plan(state.job, state.scaled, seen, state.signs, state.run_once)
         # Its sessions have copies of weights.
         return replace(state, looked=looked, scaled=state.scaled._replace(choice=None))
+
+    def _by_length(self, state: TargetRun) -> TargetRun:
+        """Note what short and long samples lose, where that is asked for."""
+        scaled, observed, options = state.scaled, state.observed, state.calibration.options
+        if not isinstance(options, LengthOptions) or options.by is None:
+            return state
+        if observed is None or scaled.choice is None:
+            return state
+        from intact.analyze.evaluation.by_length import lengths_of_choice  # few ask
+
+        lines = lengths_of_choice(scaled.choice, observed.samples).lines()
+        notes = tuple(Note(NoteKind.CALIBRATION, "", line) for line in lines)
+        return replace(state, scaled=scaled._replace(plan=scaled.plan.with_notes(notes)))
 
 
 class Write(Stage):

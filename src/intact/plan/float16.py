@@ -157,11 +157,12 @@ def _float_nodes(plan: QuantizedGraph) -> Iterator[tuple[ir.Node, tuple[list[int
 
 def _refuse_not_finite(node: ir.Node) -> None:
     slot = weight_slot(node)
-    weight = None if slot is None else constant_array(node.inputs[slot])
-    if weight is None or weight.dtype.kind != "f" or np.isfinite(weight).all():
+    value = None if slot is None else node.inputs[slot]
+    weight = constant_array(value)
+    if value is None or weight is None or weight.dtype.kind != "f" or np.isfinite(weight).all():
         return
     raise PlanError(
-        f"weight {node.inputs[slot or 0].name!r} of {node.name} holds NaN or infinity, as a model "
+        f"weight {value.name!r} of {node.name} holds NaN or infinity, as a model "
         "has that left float16 when it was converted",
         remedy="convert the float32 model again, and keep that node in float32 there",
     )

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.analyze.doubts import doubts_of
+from intact.analyze.evaluation.by_length import LENGTH, LengthWatch
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
 from intact.analyze.evaluation.run import Models, Pass, Scores, Watch, own_runtime, run_both
 from intact.analyze.evaluation.text import PerplexityFigures, TextFigures, TextMetric, TextScores
@@ -59,6 +60,7 @@ def evaluate_result(
     scored: Callable[[Scores, npt.NDArray[np.int64]], None] | None = None,
     watch: Watch | None = None,
     cluster: SampleMap | None = None,
+    by: str | None = None,
 ) -> Evaluation:
     """Run both models over the samples.
 
@@ -79,6 +81,7 @@ def evaluate_result(
         watch: See `run_both`; without a cluster.
         cluster: Whose workers run both models, with as many threads each; the metric and the
             latency are computed here. None runs them here.
+        by: ``length`` to see what short and long samples lose; then samples run one by one.
 
     Raises:
         ClusterError: The cluster cannot be reached, has other versions, or loses its workers.
@@ -95,10 +98,12 @@ def evaluate_result(
     if metric is not None:
         metric = metric.bound(result.plan.graph)
     samples = replace(samples, keep_references=metric is not None)
-    size = samples.batch_size(batch)
+    size = samples.batch_size(1 if by == LENGTH else batch)
     graph = result.plan.graph if reference is None else reference
     _refuse_other_ends(graph, result.plan.graph)
     text = TextScores.of(graph, asked)
+    lengths = None if by is None else _length_watch(graph, samples, cluster)
+    watch = watch if lengths is None else lengths.watch
     models: Models | None = None
     doubts: tuple[str, ...] = ()
     if cluster is None:
@@ -156,6 +161,7 @@ def evaluate_result(
     )
     is_deployed = next(iter(result.exports)) == ONNX_QDQ
     # Generating is timed, and tells of the deployed runtime alone.
+    evaluation.lengths = None if lengths is None else lengths.found(result.plan)
     evaluation.text = _text_figures(seen, models if timed else None, asked, is_deployed)
     if timed:
         begin(samples.progress, "timing both models")
@@ -164,6 +170,12 @@ def evaluate_result(
     evaluation.verdict = _of_detector(judged, graph) if metric is None else judged
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _length_watch(graph: Graph, samples: Samples, cluster: SampleMap | None) -> LengthWatch:
+    if cluster is not None:
+        raise UsageError("--by length runs on one machine", remedy="leave --cluster out")
+    return LengthWatch(samples, str(graph.outputs[0].name))
 
 
 def _of_detector(judged: Verdict, graph: Graph) -> Verdict:
