@@ -161,9 +161,13 @@ class DetectionMetric(Metric):
         """The option ``--boxes`` that says the same."""
         return f"{self.boxes}:{self.form}" if self.form else self.boxes
 
+    def detections(self, outputs: Outputs) -> list[Detections]:
+        """Read the detections of each image from the outputs of a bound metric's model."""
+        return _Reader.of(self, outputs).read(outputs)
+
     def finds(self, outputs: Outputs) -> bool:
-        """Tell whether a bound metric reads a detection that a user would see."""
-        return any((e.scores >= CONFIDENT).any() for e in _Reader.of(self, outputs).read(outputs))
+        """Tell whether there is a detection that a user would see."""
+        return any((each.scores >= CONFIDENT).any() for each in self.detections(outputs))
 
     def score(
         self, outputs: Outputs, references: Mapping[str, Reference], in_float: Outputs | None = None

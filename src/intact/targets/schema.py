@@ -18,7 +18,6 @@ from intact.targets.arithmetic import (
     TargetArithmetic,
 )
 from intact.targets.blocks import Blocks
-from intact.targets.compiler import Compiler
 from intact.targets.float16 import Float16
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorScheme
@@ -158,6 +157,22 @@ class Caches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def form_of(self, op_type: str) -> CacheForm | None:
         """Return how nodes of a type keep codes; None for nodes that do not."""
         return next((form for form in self.forms if form.op == op_type), None)
+
+
+class Compiler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What takes a file and leaves to the processor what the accelerator lacks.
+
+    Attributes:
+        program: Its name on the command line.
+        accelerator: What it compiles for, as it calls it.
+        source: Where it stands which operators it maps.
+        unmapped: Operators that it leaves to the processor, although they compute with integers.
+    """
+
+    program: Literal["vela"]
+    accelerator: str
+    source: str
+    unmapped: tuple[str, ...] = ()
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
