@@ -145,8 +145,10 @@ def _telling(case: Case, count: int) -> Case:
     metric, in_float = case.metric.bound(graph), FloatModel(graph, threads=1)
     kept: list[int] = []
     for at in range(len(next(iter(case.test.values())))):
+        if len(kept) == count:
+            break
         outputs = in_float.run({name: each[at : at + 1] for name, each in case.test.items()})
-        if len(kept) < count and metric.finds(outputs):
+        if metric.finds(outputs):
             kept.append(at)
     return replace(case, test={name: each[kept] for name, each in case.test.items()})
 
