@@ -382,7 +382,7 @@ class LengthOptions(Options, kw_only=True):
     by: str | None = option(
         Name("length", ("length",)),
         None,
-        "length: also show what short and long samples lose, and name the state or tensor that "
+        "Also show what short and long samples lose (length), and name the state or tensor that "
         "overflows in the longest.",
     )
 
