@@ -38,7 +38,7 @@ import intact
 from drawn_detectors import CLASSES, NETS, draw, write_all
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.data.detections import KEPT, MEAN, DetectionMetric
-from intact.data.metric import Compared, OutputRecord
+from intact.data.metric import ADDED, Compared, OutputRecord
 from intact.data.sources import open_samples
 from intact.engines.latency import latencies
 from intact.engines.session import FloatModel
@@ -87,6 +87,8 @@ class Row:
     kept: float | None = None
     low: float | None = None
     undone: float | None = None
+    added: float | None = None
+    undone_added: float | None = None
     map_float: float | None = None
     map_quantized: float | None = None
     floats: int = 0
@@ -188,9 +190,9 @@ def measure(case: Case, target: str, *, timed: bool) -> Row:
             row.said = str(error)
             continue
         if undo:
-            row.undone = figures.figures[KEPT][1]
+            row.undone, row.undone_added = (figures.figures[each][1] for each in (KEPT, ADDED))
             continue
-        row.kept = figures.figures[KEPT][1]
+        row.kept, row.added = (figures.figures[each][1] for each in (KEPT, ADDED))
         row.low = row.kept + min(0.0, figures.intervals[KEPT][0] - (row.kept - 100))
         row.map_float, row.map_quantized = figures.figures.get(MEAN, (None, None))
         decisions = result.plan.decisions.values()
@@ -237,7 +239,7 @@ def measure_peer(case: Case, name: str, python: str) -> Row:
         except Exception as error:  # whatever the runtime says of the file
             row.said = str(error)[:200]
             return row
-    row.kept = found.figures[KEPT][1]
+    row.kept, row.added = (found.figures[each][1] for each in (KEPT, ADDED))
     row.map_float, row.map_quantized = found.figures.get(MEAN, (None, None))
     return row
 
@@ -266,11 +268,22 @@ def _record(model: onnx.ModelProto, case: Case, graph: Graph) -> OutputRecord:
 
 def show(rows: list[Row]) -> None:
     """Print the table, then reasons and refusals."""
-    columns = "net", "target", "kept %", "no tail kept", "mAP float", "mAP", "float nodes", "ms"
+    columns = (
+        "net",
+        "target",
+        "kept +added %",
+        "no tail kept",
+        "mAP float",
+        "mAP",
+        "float nodes",
+        "ms",
+    )
     table = Table(*columns)
     for row in rows:
-        figures = (row.kept, row.undone, row.map_float, row.map_quantized)
-        shown = ["-" if each is None else f"{each:.1f}" for each in figures]
+        pairs = ((row.kept, row.added), (row.undone, row.undone_added))
+        shown = ["-" if a is None or b is None else f"{a:.1f} +{b:.1f}" for a, b in pairs]
+        figures = (row.map_float, row.map_quantized)
+        shown += ["-" if each is None else f"{each:.1f}" for each in figures]
         spent = "-"
         if row.milliseconds is not None:
             spent = f"{row.milliseconds_float:.2f} -> {row.milliseconds:.2f}"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from intact.data.images.boxes import BOXES, CLASSES, CROWDS, IDS, LISTED
 from intact.data.labels import Reference
-from intact.data.metric import DETECTIONS, Compared, Metric, MetricFunction, Outputs
+from intact.data.metric import ADDED, DETECTIONS, Compared, Metric, MetricFunction, Outputs
 from intact.errors import DataError, UsageError, nearest
 from intact.graph import Graph
 from intact.limits import CONFIDENT, HARDLY_FOUND
@@ -45,7 +45,7 @@ _SURE = 0.99
 
 _BOX, _REST = slice(4), slice(4, None)
 
-KEPT, ADDED, LIKE = "detections kept %", "detections added %", "mAP to float %"
+KEPT, LIKE = "detections kept %", "mAP to float %"
 MEAN, HALF = "mAP %", "mAP at IoU 0.5 %"
 
 
