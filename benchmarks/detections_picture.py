@@ -33,9 +33,13 @@ MOST, READABLE = 40, 8
 """Boxes of an image that are drawn; up to which each has its class and score beside it."""
 
 
-def boxes_of(outputs: dict[str, npt.NDArray[Any]], metric: DetectionMetric) -> list[Detections]:
-    """Read the boxes that a user sees."""
-    found = metric.detections(outputs)
+def boxes_of(
+    outputs: dict[str, npt.NDArray[Any]],
+    in_float: dict[str, npt.NDArray[Any]],
+    metric: DetectionMetric,
+) -> list[Detections]:
+    """Read the boxes that a user sees, as those of the float model are read."""
+    found = metric.detections(outputs, in_float)
     return [each.at(each.scores >= CONFIDENT) for each in found]
 
 
@@ -103,7 +107,7 @@ def main() -> None:
     feeds = {"image": shown.images}
     outputs = [intact.execute(results[0], feeds, executor="float").outputs]
     outputs += [intact.execute(each, feeds).outputs for each in results]
-    kept = [boxes_of(each, metric) for each in outputs]
+    kept = [boxes_of(each, outputs[0], metric) for each in outputs]
     counts = [sum(len(each.scores) for each in found) for found in kept]
     titles = (
         f"float: {counts[0]} boxes",

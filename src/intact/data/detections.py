@@ -161,9 +161,14 @@ class DetectionMetric(Metric):
         """The option ``--boxes`` that says the same."""
         return f"{self.boxes}:{self.form}" if self.form else self.boxes
 
-    def detections(self, outputs: Outputs) -> list[Detections]:
-        """Read the detections of each image from the outputs of a bound metric's model."""
-        return _Reader.of(self, outputs).read(outputs)
+    def detections(self, outputs: Outputs, in_float: Outputs | None = None) -> list[Detections]:
+        """Read the detections of each image, of a bound metric's model.
+
+        Args:
+            outputs: Of the model.
+            in_float: Of the float model, which tell how to read; None where these are its own.
+        """
+        return _Reader.of(self, in_float or outputs).read(outputs)
 
     def finds(self, outputs: Outputs) -> bool:
         """Tell whether there is a detection that a user would see."""
