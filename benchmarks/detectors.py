@@ -1,14 +1,16 @@
 """Detections of quantized detectors against the float model's, in the real runtimes.
 
     python benchmarks/detectors.py FOLDER [--nets a,b] [--targets a,b] [--seconds 120] [--json]
-        [--peers ORT_PYTHON[,NNCF_PYTHON]] [--add MODEL.onnx:CALIBRATION.npz:TEST.npz[:BOXES]]
+        [--packages FOLDER] [--published a,b] [--peers ORT_PYTHON[,NNCF_PYTHON]]
+        [--add MODEL.onnx:CALIBRATION.npz:TEST.npz[:BOXES]]
 
-The nets are those of `drawn_detectors.py`, trained into FOLDER where they are not there yet; others
-are added with the arrays of their samples. For each net and target: percent of the float model's
-detections that are found again (`--metric detections`), by default and with `--quantize-heads`, mAP
-on the labels, nodes that stay float because integers lose too much there with the first reason, and
-the time of one image against float in ONNX Runtime. Peers quantize the same models from the same
-samples, and run in ONNX Runtime.
+The nets are those of `drawn_detectors.py`, trained into FOLDER where they are not there yet, those
+of packages that lie in a folder (`published.MODELS` says what installs them), and others that are
+added with the arrays of their samples. For each net and target: percent of the float model's
+detections that are found again (`--metric detections`), by default and with no tail kept in float
+(`--quantize-heads`), mAP on the labels, nodes that stay float because integers lose too much there
+with the first reason, and the time of one image against float in ONNX Runtime. Peers quantize the
+same models from the same samples, and run in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
+from onnx import version_converter
 from rich.console import Console
 from rich.table import Table
 
@@ -36,7 +39,7 @@ from detector_nets import CLASSES
 from drawn_detectors import NETS, draw, write_all
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.data.detections import KEPT, MEAN, DetectionMetric
-from intact.data.metric import Compared, OutputRecord
+from intact.data.metric import ADDED, Compared, OutputRecord
 from intact.data.sources import open_samples
 from intact.engines.latency import latencies
 from intact.engines.session import FloatModel
@@ -48,8 +51,13 @@ from intact.plan import NoteKind
 from intact.plan.topology import is_decoded
 from intact.results.result import Result
 from intact.results.sources import float_graph
+from published import MODELS, photos
+from published_detectors import DECODED, metric_of
 
 TARGETS = ("onnxruntime", "openvino", "tflite", "ncnn")
+OLDEST = 13
+"""Opset that models of packages have at least."""
+PUBLISHED = (*DECODED, "nudenet")
 PEERS = Path(__file__).parent / "peers"
 
 Arrays = dict[str, Any]
@@ -65,6 +73,11 @@ class Case:
     test: Arrays
     boxes: str = ""
 
+    @property
+    def metric(self) -> DetectionMetric:
+        """What reads the outputs."""
+        return metric_of(self.name, self.boxes)
+
 
 @dataclass
 class Row:
@@ -75,6 +88,8 @@ class Row:
     kept: float | None = None
     low: float | None = None
     undone: float | None = None
+    added: float | None = None
+    undone_added: float | None = None
     map_float: float | None = None
     map_quantized: float | None = None
     floats: int = 0
@@ -102,6 +117,60 @@ def drawn_cases(folder: Path, names: list[str], seconds: float, count: int) -> I
         )
 
 
+def published_cases(packages: Path, names: list[str], folder: Path) -> Iterator[Case]:
+    """Yield the detectors of packages that are there; say what installs the others."""
+    for name in names:
+        published = MODELS[name]
+        found = published.find(packages)
+        if found is None:
+            print(f"{name}: {published.install(packages)}", file=sys.stderr)
+            continue
+        model = onnx.load(found)
+        if model.opset_import[0].version < OLDEST:
+            # Peers write no scales a channel for older ones, and their documents advise so.
+            model = version_converter.convert_version(model, OLDEST)
+        _fixed(model, published.shape)
+        path = folder / f"{name}.onnx"
+        onnx.save(model, path)
+        if published.shape:
+            (entry,) = published.inputs
+            _, _, rows, columns = published.shape
+            published = replace(published, inputs={entry: photos(rows, columns, 1.0)})
+        count = min(published.samples, 32)
+        samples = (published.arrays(path, each, seed) for each, seed in ((count, 1), (300, 2)))
+        yield _telling(Case(name, path, *samples), 24)
+
+
+def _telling(case: Case, count: int) -> Case:
+    """Keep the first test samples on which the float model finds something: many photos have no
+    face."""
+    graph = float_graph(str(case.model))
+    metric, in_float = case.metric.bound(graph), FloatModel(graph, threads=1)
+    kept: list[int] = []
+    for at in range(len(next(iter(case.test.values())))):
+        if len(kept) == count:
+            break
+        outputs = in_float.run({name: each[at : at + 1] for name, each in case.test.items()})
+        if metric.finds(outputs):
+            kept.append(at)
+    return replace(case, test={name: each[kept] for name, each in case.test.items()})
+
+
+def _fixed(model: onnx.ModelProto, shape: tuple[int, ...]) -> None:
+    """Give the first input another shape; what follows from the old one is inferred anew."""
+    if not shape:
+        return
+    weights = {each.name for each in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    del model.graph.value_info[:]
+    for value, known in ((inputs[0], shape), *((each, ()) for each in model.graph.output)):
+        dims = value.type.tensor_type.shape.dim
+        for dim, size in zip(dims, known or (0,) * len(dims), strict=True):
+            dim.Clear()
+            if size:
+                dim.dim_value = size
+
+
 def given_case(text: str) -> Case:
     """Read a model with its samples: MODEL.onnx:CALIBRATION.npz:TEST.npz[:BOXES]."""
     model, calibration, test, *boxes = text.split(":", 3)
@@ -122,9 +191,9 @@ def measure(case: Case, target: str, *, timed: bool) -> Row:
             row.said = str(error)
             continue
         if undo:
-            row.undone = figures.figures[KEPT][1]
+            row.undone, row.undone_added = (figures.figures[each][1] for each in (KEPT, ADDED))
             continue
-        row.kept = figures.figures[KEPT][1]
+        row.kept, row.added = (figures.figures[each][1] for each in (KEPT, ADDED))
         row.low = row.kept + min(0.0, figures.intervals[KEPT][0] - (row.kept - 100))
         row.map_float, row.map_quantized = figures.figures.get(MEAN, (None, None))
         decisions = result.plan.decisions.values()
@@ -139,9 +208,8 @@ def measure(case: Case, target: str, *, timed: bool) -> Row:
 def detections(result: Result, case: Case) -> Compared:
     """Compare what was written, in its runtime, with the float model."""
     graph = result.plan.graph
-    metric = DetectionMetric.of_outputs(case.boxes)
     found = evaluate_result(
-        result, open_samples(case.test, graph), metric=metric, timed=False, batch=16
+        result, open_samples(case.test, graph), metric=case.metric, timed=False, batch=16
     )
     return Compared(found.metrics, found.intervals)
 
@@ -172,7 +240,7 @@ def measure_peer(case: Case, name: str, python: str) -> Row:
         except Exception as error:  # whatever the runtime says of the file
             row.said = str(error)[:200]
             return row
-    row.kept = found.figures[KEPT][1]
+    row.kept, row.added = (found.figures[each][1] for each in (KEPT, ADDED))
     row.map_float, row.map_quantized = found.figures.get(MEAN, (None, None))
     return row
 
@@ -182,7 +250,7 @@ def compared_files(case: Case, quantized: Path) -> Compared:
     graph = float_graph(str(case.model))
     records = [_record(onnx.load(path), case, graph) for path in (case.model, quantized)]
     labels = {name: each for name, each in case.test.items() if name.startswith("labels")}
-    metric = DetectionMetric.of_outputs(case.boxes).bound(graph)
+    metric = case.metric.bound(graph)
     return metric.compare(records[0].outputs(), records[1].outputs(), labels)
 
 
@@ -201,11 +269,22 @@ def _record(model: onnx.ModelProto, case: Case, graph: Graph) -> OutputRecord:
 
 def show(rows: list[Row]) -> None:
     """Print the table, then reasons and refusals."""
-    columns = "net", "target", "kept %", "all quantized", "mAP float", "mAP", "float nodes", "ms"
+    columns = (
+        "net",
+        "target",
+        "kept +added %",
+        "no tail kept",
+        "mAP float",
+        "mAP",
+        "float nodes",
+        "ms",
+    )
     table = Table(*columns)
     for row in rows:
-        figures = (row.kept, row.undone, row.map_float, row.map_quantized)
-        shown = ["-" if each is None else f"{each:.1f}" for each in figures]
+        pairs = ((row.kept, row.added), (row.undone, row.undone_added))
+        shown = ["-" if a is None or b is None else f"{a:.1f} +{b:.1f}" for a, b in pairs]
+        figures = (row.map_float, row.map_quantized)
+        shown += ["-" if each is None else f"{each:.1f}" for each in figures]
         spent = "-"
         if row.milliseconds is not None:
             spent = f"{row.milliseconds_float:.2f} -> {row.milliseconds:.2f}"
@@ -224,6 +303,8 @@ def main() -> None:
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--seconds", type=float, default=120, help="to train each net")
     parser.add_argument("--images", type=int, default=96)
+    parser.add_argument("--packages", type=Path, help="where packages with detectors lie")
+    parser.add_argument("--published", default=",".join(PUBLISHED))
     parser.add_argument("--add", action="append", default=[], help="a model with its samples")
     parser.add_argument("--peers", default="", help="pythons with ONNX Runtime's tool and NNCF")
     parser.add_argument("--no-times", action="store_true")
@@ -233,11 +314,16 @@ def main() -> None:
     names = [name for name in given.nets.split(",") if name]
     cases = [
         *drawn_cases(given.folder, names, given.seconds, given.images),
+        *(
+            published_cases(given.packages, given.published.split(","), given.folder)
+            if given.packages
+            else ()
+        ),
         *map(given_case, given.add),
     ]
     rows = []
     for case in cases:
-        for target in given.targets.split(","):
+        for target in filter(None, given.targets.split(",")):
             rows.append(measure(case, target, timed=not given.no_times))
             print(".", end="", file=sys.stderr, flush=True)
         for name, python in zip(("ort", "nncf"), given.peers.split(","), strict=False):

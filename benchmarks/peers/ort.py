@@ -43,7 +43,10 @@ def main() -> None:
     start = time.perf_counter()
     samples = np.load(samples_path)
     prepared = Path(output).with_suffix(".prepared.onnx")
-    quant_pre_process(model_path, prepared)
+    try:
+        quant_pre_process(model_path, prepared)
+    except Exception:  # what its documentation advises where shapes cannot be inferred by symbols
+        quant_pre_process(model_path, prepared, skip_symbolic_shape=True)
     session = ort.InferenceSession(prepared, providers=["CPUExecutionProvider"])
     quantize_static(
         prepared,

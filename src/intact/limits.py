@@ -120,6 +120,9 @@ PLACEMENT_SECONDS = (3.0, 120.0)
 
 CONFIDENT = 0.25
 """Score from which on a detection is one that users see, as most detectors' own tools have it."""
+DETECTED = 98.0
+"""Percent of the float model's detections from which on a detector is not said to lose much,
+whatever the decibels of its outputs."""
 HARDLY_FOUND = 0.01
 """mAP at IoU 0.5 of the float model below which boxes or classes are likely to be misread."""
 

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from intact.analyze.diagnose.findings import Finding, Remedy
-from intact.analyze.verdict import Judgement, Measured, verdict
+from intact.analyze.verdict import Judgement, Measured, keeps_enough, verdict
+from intact.data.detections import KEPT
+from intact.data.metric import ADDED, Compared
 
 FLOAT_COMMAND = "intact quantize model.onnx --data d --keep-float conv --output mended"
 
@@ -127,3 +129,16 @@ def test_samples_that_tell_little_do_not_make_a_result_good(
     found = verdict(Measured(samples=4, decibels=decibels, untelling="4 samples are too few"))
     assert found.judgement is judgement
     assert said in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("added", "judgement"), [((0.0, 0.5), Judgement.GOOD), ((70.0, 90.0), Judgement.LOSES)]
+)
+def test_boxes_that_are_not_there_are_a_loss(
+    added: tuple[float, float], judgement: Judgement
+) -> None:
+    figures = {KEPT: (100.0, 100.0), ADDED: (0.0, sum(added) / 2)}
+    intervals = {KEPT: (0.0, 0.0), ADDED: added}
+    judged = verdict(Measured(samples=64, metrics=figures, intervals=intervals))
+    assert judged.judgement is judgement
+    assert keeps_enough(Compared(figures, intervals)) is (judgement is Judgement.GOOD)

@@ -12,10 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from intact.data.detections import ADDED, HALF, KEPT, LIKE, MEAN, DetectionMetric
+from intact.data.detections import HALF, KEPT, LIKE, MEAN, DetectionMetric
 from intact.data.images.boxes import BOXES, CLASSES, CROWDS, IDS, LISTED, read_boxes
 from intact.data.images.decode import Placement
 from intact.data.images.steps import Size
+from intact.data.metric import ADDED
 from intact.errors import DataError, UsageError
 from intact.graph import Graph, normalize
 

@@ -158,3 +158,14 @@ def test_a_plan_without_float16_writes_none() -> None:
     result = intact.quantize(_model(), _DATA, target="onnxruntime")
     assert result.plan.float16 is None
     assert not any(node.op_type == "Cast" for node in write_qdq(result.plan).model.graph)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_weights_that_are_no_numbers_are_refused(value: float) -> None:
+    b = ModelBuilder()
+    weight = np.ones((_WIDTH, _WIDTH), np.float32)
+    weight[1, 2] = value
+    b.node("MatMul", b.input("x", ["n", _WIDTH]), b.constant(weight, "w"), name="product", out="y")
+    b.output("y", ["n", _WIDTH])
+    with pytest.raises(PlanError, match=r"weight 'w' of product holds NaN or infinity.*again"):
+        intact.quantize(halved(b.build()), activations="float", float_type="float16")

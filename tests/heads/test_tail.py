@@ -18,6 +18,7 @@ from intact.targets import load_target
 from tests.gallery import vision
 from tests.heads import nets
 from tests.heads.nets import FAMILIES
+from tests.models import ModelBuilder
 
 
 def planned(model: onnx.ModelProto, target: str = "tflite") -> QuantizedGraph:
@@ -78,3 +79,22 @@ def test_unlike_joins_are_found_from_statistics() -> None:
     small, large = worst.reach
     assert small <= 1
     assert large > 100
+
+
+def _weighed(b: ModelBuilder, x: str, y: str, axes: list[int]) -> str:
+    """Softmax of one, times both joined, summed."""
+    weights = b.node("Softmax", b.node("Concat", x, x, axis=1), axis=1)
+    product = b.node("Mul", weights, b.node("Concat", x, y, axis=1))
+    return b.with_axes("ReduceSum", product, axes, keepdims=0)
+
+
+@pytest.mark.parametrize("target", ["tflite", "tengine", "cuda"])
+@pytest.mark.parametrize(("axes", "found"), [([2, 3], False), ([1], True)])
+def test_what_is_averaged_afterwards_is_no_tail(target: str, axes: list[int], found: bool) -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["n", 3, 8, 8])
+    large = b.node("Mul", b.conv(x, 3, 4), b.scalar(100.0))
+    # Over 64 places the noise of both averages out; over 8 channels it does not.
+    y = _weighed(b, b.conv(x, 3, 4), large, axes)
+    b.output(y)
+    assert (Tail.of(planned(b.build(), target)) is not None) is found

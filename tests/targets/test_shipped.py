@@ -24,6 +24,8 @@ GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = (
     "arm",
     "cuda",
+    "ethos-u",
+    "ethos-u85",
     "integer-pow2",
     "ncnn",
     "ncnn-winograd",
@@ -33,6 +35,8 @@ SHIPPED = (
     "openvino",
     "openvino-avx2",
     "openvino-mqbench",
+    "qualcomm-htp",
+    "qualcomm-htp-16",
     "tengine",
     "tengine-tool",
     "tengine-u8",

@@ -14,16 +14,26 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from intact.limits import AGREEING, LOST_DB, MOST_DB, TOLERATED, WELL_DB
+from intact.limits import AGREEING, DETECTED, LOST_DB, MOST_DB, TOLERATED, WELL_DB
 from intact.numerics.metrics import binomial_interval
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.data.metric import Compared
 
 _OF_TIME = ("slower_than_float", "float_fallback")
 """Causes that cost time, and no answers."""
 _FIGURES = 2
 """Figures of a number of samples that is advised; the rest are zeros."""
+
+
+def keeps_enough(detected: Compared) -> bool:
+    """Tell whether a detector keeps so much of what it finds, and adds so little, that its decibels
+    are no loss."""
+    from intact.data.metric import ADDED  # few are detectors
+
+    kept, added = next(iter(detected.figures.values()))[1], detected.figures[ADDED][1]
+    return kept >= DETECTED and added <= 100 - DETECTED
 
 
 class Judgement(StrEnum):
@@ -186,7 +196,16 @@ def _by_metrics(found: Measured) -> _Judged | None:
         return None
     name, (before, after) = next(iter(found.metrics.items()))
     if name in found.intervals:
-        return _by_interval(found, name, after - before)
+        from intact.data.metric import ADDED  # likewise
+
+        judged = _by_interval(found, name, after - before)
+        low, high = found.intervals.get(ADDED, (0.0, 0.0))
+        # All that float finds may be kept among hundreds of boxes that are not there.
+        if judged[0] is Judgement.LOSES or not low > TOLERATED:
+            return judged
+        more = found.metrics[ADDED][1] - found.metrics[ADDED][0]
+        told = f"{ADDED} {more:+.2f} [{low:+.2f}, {high:+.2f}] on {_samples(found)}"
+        return Judgement.LOSES, f"loses beyond chance: {told}"
     changes = ", ".join(
         f"{name} {before:.4g} -> {after:.4g}" for name, (before, after) in found.metrics.items()
     )

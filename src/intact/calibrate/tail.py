@@ -184,7 +184,7 @@ def _behind_layers(plan: QuantizedGraph, fused: Collection[ir.Node]) -> Iterator
     behind: set[ir.Node] = set()
     for node in reversed(plan.graph.nodes):
         readers = [reader for value in node.outputs for reader, _ in plan.graph.consumers(value)]
-        computes = node in fused or is_layer(node)
+        computes = node in fused or is_layer(node) or _averages(node)
         if not computes and all(reader in behind for reader in readers):
             behind.add(node)
     return (node for node in plan.graph.nodes if node in behind)
@@ -202,6 +202,23 @@ def is_layer(node: ir.Node) -> bool:
     if spec.kind is OpKind.COMPUTE:
         return not _is_expectation(node)
     return spec.kind is OpKind.POOL and not moves_values(node)
+
+
+def _averages(node: ir.Node) -> bool:
+    """Tell whether a node sums so many numbers that their errors average out.
+
+    The noise of a mean falls with the root of how many it is of; of few, as of the bins of an
+    expectation, too much is left.
+    """
+    spec = op_spec(node)
+    if spec is None or spec.kind is not OpKind.REDUCE or moves_values(node):
+        return False
+    values = node.inputs[0], node.outputs[0]
+    shapes = [value.shape for value in values if value is not None and value.shape is not None]
+    if len(shapes) != 2:
+        return False
+    sizes = [prod(axis for axis in shape if isinstance(axis, int)) for shape in shapes]
+    return sizes[0] >= sizes[1] * UNLIKE**2
 
 
 def _is_expectation(node: ir.Node) -> bool:

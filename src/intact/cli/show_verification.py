@@ -92,6 +92,8 @@ def _one(found: Verification, *, alone: bool) -> None:
             "[green]kept[/]" if not places else f"[red]broken[/] by {escape(first_names(places))}"
         )
         say(f"rule {escape(rule)}: {kept}")
+    if found.compiled:
+        say(escape(found.compiled))
     _layouts(found.layers)
     if found.no_engine:
         say(f"[yellow]not compared with the integer engine: {escape(found.no_engine)}[/]")

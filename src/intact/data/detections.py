@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from intact.data.images.boxes import BOXES, CLASSES, CROWDS, IDS, LISTED
 from intact.data.labels import Reference
-from intact.data.metric import DETECTIONS, Compared, Metric, MetricFunction, Outputs
+from intact.data.metric import ADDED, DETECTIONS, Compared, Metric, MetricFunction, Outputs
 from intact.errors import DataError, UsageError, nearest
 from intact.graph import Graph
 from intact.limits import CONFIDENT, HARDLY_FOUND
@@ -43,7 +43,9 @@ _WORDS = tuple(f":{form}" for form in _FORMS)
 _SURE = 0.99
 """Share of boxes whose numbers are corners in order, if they are corners."""
 
-KEPT, ADDED, LIKE = "detections kept %", "detections added %", "mAP to float %"
+_BOX, _REST = slice(4), slice(4, None)
+
+KEPT, LIKE = "detections kept %", "mAP to float %"
 MEAN, HALF = "mAP %", "mAP at IoU 0.5 %"
 
 
@@ -97,6 +99,40 @@ class DetectionMetric(Metric):
         """Make it from names as a user gives them."""
         return DetectionMetric(DETECTIONS, _uncallable, boxes, scores, classes)
 
+    @staticmethod
+    def of_model(graph: Graph) -> DetectionMetric | None:
+        """Return it for a model of images whose outputs are boxes and scores by their shapes.
+
+        One output that has both is one whose numbers tell that (see `reads`).
+
+        Returns:
+            Bound to the model; None for other models, and where the shapes leave a choice.
+        """
+        if _image_size(graph) is None:
+            return None
+        try:
+            found = DetectionMetric.of_outputs().bound(graph)
+        except UsageError:
+            return None
+        shape = graph.value(found.boxes).shape
+        return found if shape is not None and len(shape) == 3 else None
+
+    def reads(self, outputs: Outputs) -> bool:
+        """Tell whether the numbers of the float model are boxes and scores.
+
+        Those of one output that has both are boxes in pixels, and scores of 0 to 1: other lists of
+        numbers have other ranges in their first four places.
+        """
+        if self.scores:
+            return True
+        rows = [_places_first(each) for each in _by_image(outputs[self.boxes])]
+        if any(each.shape[1] < 5 for each in rows):
+            return False
+        boxes, scores = (np.concatenate([r[:, part] for r in rows]) for part in (_BOX, _REST))
+        is_whole = scores.shape[1] == 2  # a class number beside the score
+        ranked = scores[:, :1] if is_whole else scores
+        return bool(ranked.min() >= 0 and ranked.max() <= 1.001 and np.abs(boxes).max() > 2)
+
     def bound(self, graph: Graph) -> DetectionMetric:
         """Return it with the outputs of a model.
 
@@ -124,6 +160,19 @@ class DetectionMetric(Metric):
     def boxes_with_form(self) -> str:
         """The option ``--boxes`` that says the same."""
         return f"{self.boxes}:{self.form}" if self.form else self.boxes
+
+    def detections(self, outputs: Outputs, in_float: Outputs | None = None) -> list[Detections]:
+        """Read the detections of each image, of a bound metric's model.
+
+        Args:
+            outputs: Of the model.
+            in_float: Of the float model, which tell how to read; None where these are its own.
+        """
+        return _Reader.of(self, in_float or outputs).read(outputs)
+
+    def finds(self, outputs: Outputs) -> bool:
+        """Tell whether there is a detection that a user would see."""
+        return any((each.scores >= CONFIDENT).any() for each in self.detections(outputs))
 
     def score(
         self, outputs: Outputs, references: Mapping[str, Reference], in_float: Outputs | None = None

@@ -28,6 +28,8 @@ MetricFunction: TypeAlias = Callable[
 
 DETECTIONS = "detections"
 """The metric that compares what detectors find (`intact.data.detections`)."""
+ADDED = "detections added %"
+"""A figure of detectors that is to stay small: boxes that the float model has not."""
 _BUILT_IN = "top-1 and top-5, agreement, SQNR and cosine are always reported"
 
 

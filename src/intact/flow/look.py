@@ -11,18 +11,20 @@ import msgspec
 from intact.analyze.diagnose.evidence import Calibrated, Evidence
 from intact.analyze.diagnose.loss import Loss, explain, find_loss
 from intact.analyze.diagnose.registry import Inquiry, tries_are_short
-from intact.analyze.verdict import Measured, Verdict, verdict
+from intact.analyze.verdict import Measured, Verdict, keeps_enough, verdict
 from intact.calibrate.assign import assign
 from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
-from intact.limits import QUICK
+from intact.limits import QUICK, WELL_DB
 from intact.plan import QuantizedGraph
 from intact.plan.float16 import with_float32_of
 from intact.results.job import Job
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.calibrate.choice import Choice
+    from intact.data.metric import Compared
     from intact.data.preprocess import Preprocess
     from intact.results.job import Scaled
     from intact.results.result import Result
@@ -53,11 +55,14 @@ class PlanFindings(NamedTuple):
         loss: What an output loses, where that is much.
         findings: What was found, worst first.
         inquiry: Asks further; None where there were no samples.
+        detected: How the detections agree with the float model's, where an output has too many dB
+            lost to be called well; None of what is no detector.
     """
 
     loss: Loss | None = None
     findings: tuple[Finding, ...] = ()
     inquiry: Inquiry | None = None
+    detected: Compared | None = None
 
 
 def look_at_samples(seen: CalibrationSamples, statistics: Statistics) -> tuple[Finding, ...]:
@@ -111,7 +116,8 @@ def look_at_plan(
                 return options
         return None
 
-    loss = find_loss(choice)
+    detected = _detections(choice)
+    loss = None if detected is not None and keeps_enough(detected) else find_loss(choice)
     evidence = Evidence(
         seen.runs,
         seen.preprocess,
@@ -133,7 +139,16 @@ def look_at_plan(
         # Anew, because the findings now have their measured remedies.
         inquiry = Inquiry(evidence, seconds=QUICK, asked=inquiry.asked, found=findings)
     inquiry.evidence = evidence.written()  # without simulators, which have copies of weights
-    return PlanFindings(loss, findings, inquiry)
+    return PlanFindings(loss, findings, inquiry, detected)
+
+
+def _detections(choice: Choice) -> Compared | None:
+    """Compare what a detector finds, where decibels speak against it; None where they do not."""
+    if min(choice.errors.decibels.values(), default=WELL_DB) >= WELL_DB:
+        return None
+    from intact.analyze.detected import compared_detections  # few have boxes
+
+    return compared_detections(choice)
 
 
 def verdict_of(looked: PlanFindings, findings: Sequence[Finding]) -> Verdict | None:
@@ -152,6 +167,8 @@ def verdict_of(looked: PlanFindings, findings: Sequence[Finding]) -> Verdict | N
         samples=len(evidence.plan_runs),
         agreement=None if agrees is None else 100 * float(agrees.mean()),
         decibels=min(errors.decibels.values(), default=None),
+        metrics={} if looked.detected is None else dict(looked.detected.figures),
+        intervals={} if looked.detected is None else dict(looked.detected.intervals),
         where="" if loss is None else loss.node,
         is_drawn=evidence.is_drawn,
         untelling=next((e.evidence for e in findings if e.cause == "calibration_samples"), ""),

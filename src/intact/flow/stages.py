@@ -32,8 +32,12 @@ from intact.flow.look import (
     verdict_of,
 )
 from intact.flow.shapes import ShapedModels, expand_graphs, prepare_graphs, shape_model
+from intact.improve.passes import Request
 from intact.improve.presets import choose_passes
+from intact.limits import ENOUGH_DB
 from intact.placement.alternatives import Alternatives
+from intact.plan import Note, NoteKind
+from intact.recipe.groups import LengthOptions
 from intact.results.first_run import run_once
 from intact.results.job import Job, Planner, Scaled
 from intact.results.recipes import given_scales, overrides_of
@@ -323,6 +327,33 @@ class PlacePrecision(Stage):
         return replace(state, job=job, scaled=scaled)
 
 
+class HandleHuge(Stage):
+    """Equalizes, widens or keeps in float what stands around huge channels and tokens."""
+
+    def run(self, state: TargetRun) -> TargetRun:
+        """Try each way on the samples that the scales were chosen on."""
+        observed, job, calibration = state.observed, state.job, state.calibration
+        choice = state.scaled.choice
+        if observed is None or not job.floats_ends or choice is None:
+            return state
+        if min(choice.errors.decibels.values(), default=ENOUGH_DB) >= ENOUGH_DB:
+            return state
+        from intact.placement.huge import EQUALIZE, handle_huge  # few lose that much
+
+        def equalized() -> Scaled:
+            if isinstance(calibration.data, Iterator):
+                raise UsageError(f"{EQUALIZE} runs samples a second time", remedy=AGAIN)
+            from intact.flow.improvement import Improver
+
+            again = partial(calibration.recalibrate, job)
+            threads = calibration.options.threads
+            improver = Improver((Request(EQUALIZE),), calibration.samples, again, None, threads)
+            return improver.improve(state.scaled, observed.runs)
+
+        job, scaled = handle_huge(job, state.scaled, observed.statistics, state.rescale, equalized)
+        return replace(state, job=job, scaled=scaled)
+
+
 class Compare(Stage):
     """Checks that the graph computes what the given model does, on one sample."""
 
@@ -395,10 +426,24 @@ class MeasureLoss(Stage):
     def run(self, state: TargetRun) -> TargetRun:
         """Ask the quick checks."""
         state.begin("measuring the loss")
+        state = self._by_length(state)
         seen = None if state.observed is None else state.observed.seen
         looked = look_at_plan(state.job, state.scaled, seen, state.signs, state.run_once)
         # Its sessions have copies of weights.
         return replace(state, looked=looked, scaled=state.scaled._replace(choice=None))
+
+    def _by_length(self, state: TargetRun) -> TargetRun:
+        """Note what short and long samples lose, where that is asked for."""
+        scaled, observed, options = state.scaled, state.observed, state.calibration.options
+        if not isinstance(options, LengthOptions) or options.by is None:
+            return state
+        if observed is None or scaled.choice is None:
+            return state
+        from intact.analyze.evaluation.by_length import lengths_of_choice  # few ask
+
+        lines = lengths_of_choice(scaled.choice, observed.samples).lines()
+        notes = tuple(Note(NoteKind.CALIBRATION, "", line) for line in lines)
+        return replace(state, scaled=scaled._replace(plan=scaled.plan.with_notes(notes)))
 
 
 class Write(Stage):
@@ -442,6 +487,7 @@ class Look(Stage):
 OWN: tuple[Stage, ...] = (
     Scale(),
     PlacePrecision(),
+    HandleHuge(),
     Compare(),
     KeepFastFloat(),
     Improve(),

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intact._text import first_names
 from intact.errors import PlanError
 from intact.graph import constant_array
-from intact.graph.ops import facts
+from intact.graph.ops import facts, weight_slot
 from intact.graph.passes.narrow import LARGEST, float16_slots, in_float16, narrow, round_floats
 from intact.graph.traversal import bodies
 from intact.plan.quantized_graph import Float16Nodes, Note, NoteKind, QuantizedGraph
@@ -42,12 +42,16 @@ def with_float16(plan: QuantizedGraph) -> QuantizedGraph:
     """Let float nodes compute in float16, where the plan's target is asked for that.
 
     Nothing is known of ranges yet: see `intact.calibrate.float16`.
+
+    Raises:
+        PlanError: A weight holds what is no number, so that the model's own outputs hold it too.
     """
     asked = plan.target.float16
     if asked is None or not asked.asked:
         return plan
     nodes, float32 = [], {}
     for node, _ in _float_nodes(plan):
+        _refuse_not_finite(node)
         reason = _reason(plan, asked, node)
         if reason:
             float32[str(node.name)] = reason
@@ -149,6 +153,19 @@ def _float_nodes(plan: QuantizedGraph) -> Iterator[tuple[ir.Node, tuple[list[int
         # A Cast says its type itself.
         if slots[0] and not facts(node).converts:
             yield node, slots
+
+
+def _refuse_not_finite(node: ir.Node) -> None:
+    slot = weight_slot(node)
+    value = None if slot is None else node.inputs[slot]
+    weight = constant_array(value)
+    if value is None or weight is None or weight.dtype.kind != "f" or np.isfinite(weight).all():
+        return
+    raise PlanError(
+        f"weight {value.name!r} of {node.name} holds NaN or infinity, as a model "
+        "has that left float16 when it was converted",
+        remedy="convert the float32 model again, and keep that node in float32 there",
+    )
 
 
 def _reason(plan: QuantizedGraph, asked: Float16, node: ir.Node) -> str:

@@ -38,6 +38,7 @@ from intact.targets import DType, OpRule, Target
 _ASKED = "kept float as asked (--keep-float "
 _DECODED = "decoded in float, which loses less (--quantize-heads undoes it for "
 _SPECTRUM = "computes a spectrum in float, which loses less (--quantize-heads undoes it for "
+_HUGE = "in float beside a huge channel or token, which loses less (--quantize-heads undoes it for "
 _WEIGHTS_ONLY = "weights only: "
 _MOVED = "it moves values, and nothing around it computes with integers"
 
@@ -81,7 +82,7 @@ def kept_float_entry(decision: Decision) -> str | None:
     >>> kept_float_entry(Decision(False, "kept float as asked (--keep-float conv(1))"))
     'conv(1)'
     """
-    for reason in (_ASKED, _DECODED, _SPECTRUM):
+    for reason in (_ASKED, _DECODED, _SPECTRUM, _HUGE):
         if not decision.quantized and decision.reason.startswith(reason):
             return decision.reason[len(reason) : -1]
     return None
@@ -97,14 +98,19 @@ def spectral(names: Iterable[str]) -> dict[str, Decision]:
     return {name: Decision(False, f"{_SPECTRUM}{name})") for name in names}
 
 
+def beside_huge(names: Iterable[str]) -> dict[str, Decision]:
+    """Return the decisions about nodes around a huge channel or token, which stay float for it."""
+    return {name: Decision(False, f"{_HUGE}{name})") for name in names}
+
+
 def is_decoded(decision: Decision) -> bool:
     """Tell whether a node decodes what a network says, and stays float for that."""
     return not decision.quantized and decision.reason.startswith(_DECODED)
 
 
-def is_spectral(decision: Decision) -> bool:
-    """Tell whether a node computes a spectrum, and stays float for that."""
-    return not decision.quantized and decision.reason.startswith(_SPECTRUM)
+def loses_less_in_float(decision: Decision) -> bool:
+    """Tell whether a node stays float because that was measured or known to lose less."""
+    return not decision.quantized and decision.reason.startswith((_DECODED, _SPECTRUM, _HUGE))
 
 
 def is_moved_in_float(decision: Decision) -> bool:

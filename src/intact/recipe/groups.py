@@ -376,6 +376,17 @@ class BlockOptions(FloatOptions, ActivationOptions, WidthOptions, kw_only=True):
     )
 
 
+class LengthOptions(Options, kw_only=True):
+    """Figures by the length of samples."""
+
+    by: str | None = option(
+        Name("length", ("length",)),
+        None,
+        "Also show what short and long samples lose (length), and name the state or tensor that "
+        "overflows in the longest.",
+    )
+
+
 class GraphOptions(Options, kw_only=True):
     """Options that change the float model before it is quantized."""
 

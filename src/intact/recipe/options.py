@@ -27,6 +27,7 @@ from intact.recipe.groups import (
     ClusterOptions,
     FormatOptions,
     GraphOptions,
+    LengthOptions,
     OutputOptions,
     RecipeOptions,
     SpeedOptions,
@@ -61,6 +62,7 @@ class QuantizationOptions(
     GraphOptions,
     BlockOptions,
     SpeedOptions,
+    LengthOptions,
     FormatOptions,
 ):
     """The options of `quantize` but for the target."""

@@ -19,6 +19,7 @@ from intact.recipe.groups import (
     ClusterOptions,
     ComparisonOptions,
     GraphOptions,
+    LengthOptions,
     LimitOptions,
     ProgressOptions,
     RecipeOptions,
@@ -67,7 +68,9 @@ class InspectCommand(TerminalOptions, InspectOptions):
     """The command `inspect`."""
 
 
-class EvaluateOptions(DetectionOptions, LabelOptions, ClusterOptions, ComparisonOptions):
+class EvaluateOptions(
+    DetectionOptions, LabelOptions, LengthOptions, ClusterOptions, ComparisonOptions
+):
     """The options of `evaluate`."""
 
     result: Any = required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -255,17 +255,30 @@ class Job(msgspec.Struct, frozen=True):
         """Return the job that gives caches their scales in all its plans."""
         return self._replanned(msgspec.structs.replace(self.planner, caches=ranges))
 
-    def in_float(self, names: Sequence[str], note: Note, decide: Decide | None = None) -> Job:
+    def with_bits(self, places: Mapping[str, int]) -> Job:
+        """Return the job that gives places these bit-widths in all its plans, beside those asked.
+
+        Args:
+            places: Bit-widths as in `Overrides.bits`; those that the user gave stay.
+        """
+        base = self.planner.overrides or Overrides()
+        overrides = msgspec.structs.replace(base, bits={**places, **base.bits})
+        return self._replanned(msgspec.structs.replace(self.planner, overrides=overrides))
+
+    def in_float(
+        self, names: Sequence[str], note: Note | None, decide: Decide | None = None
+    ) -> Job:
         """Return the job that keeps nodes in float in all its plans.
 
         Args:
             names: The nodes' names.
-            note: Says so.
+            note: Says so; None where that is said later.
             decide: Gives their decisions other reasons; None leaves those of the planner.
         """
         kept = (*self.planner.kept, KeptFloat(tuple(names), decide))
         changed = self._replanned(msgspec.structs.replace(self.planner, kept=kept))
-        return msgspec.structs.replace(changed, plan=changed.plan.with_notes((note,)))
+        notes = () if note is None else (note,)
+        return msgspec.structs.replace(changed, plan=changed.plan.with_notes(notes))
 
     def _replanned(self, planner: Planner) -> Job:
         """Return the job with other plans; what was noted beside planning stays noted."""

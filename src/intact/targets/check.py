@@ -55,6 +55,8 @@ def check(target: Target, file: str) -> Target:
     _check_blocks(target, file)
     _check_cache(target, file)
     _check_float16(target, file)
+    if target.compiler is not None:
+        check_ops(target.compiler.unmapped, file, "[compiler] unmapped")
     if target.dynamic is not None and target.dynamic.rules:
         _check_dynamic(target, target.dynamic, file)
     return target

@@ -159,6 +159,22 @@ class Caches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return next((form for form in self.forms if form.op == op_type), None)
 
 
+class Compiler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What takes a file and leaves to the processor what the accelerator lacks.
+
+    Attributes:
+        program: Its name on the command line.
+        accelerator: What it compiles for, as it calls it.
+        source: Where it stands which operators it maps.
+        unmapped: Operators that it leaves to the processor, although they compute with integers.
+    """
+
+    program: Literal["vela"]
+    accelerator: str
+    source: str
+    unmapped: tuple[str, ...] = ()
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A hardware description, complete and checked (see :mod:`intact.targets.load`).
 
@@ -194,6 +210,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         blocks: Weights in blocks that it can hold; None if it has none.
         cache: Caches of decoders that it can keep as codes; None if it keeps floats.
         float16: How it computes what stays float in float16; None where it does not.
+        compiler: What maps a written file to an accelerator; None where the file is what runs.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
 
@@ -221,6 +238,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     blocks: Blocks | None = None
     cache: Caches | None = None
     float16: Float16 | None = None
+    compiler: Compiler | None = None
     cost: dict[str, float] = {}
 
     @property

@@ -25,3 +25,13 @@ def test_outline_has_the_places_and_widths_and_quantizes_nothing(
     assert any(node.weight for node in whole.nodes)
     assert not any(node.weight or node.reason for node in outline.nodes)
     assert outline.tensors == ()
+
+
+def test_nodes_in_float16_are_marked() -> None:
+    kept = ["GlobalAveragePool"]
+    plan = intact.quantize(evil_model(), samples(), keep_float=kept, float_type="float16").plan
+    assert plan.float16 is not None
+    marked = [node.name for node in outline_of(plan).nodes if node.half]
+    assert marked == list(plan.float16.nodes) != []
+    full = intact.quantize(evil_model(), samples(), keep_float=kept, preset="fast").plan
+    assert not any(node.half for node in outline_of(full).nodes)

@@ -21,6 +21,8 @@ CAUSES: Mapping[str, str] = {
     "clipping": "values lie outside the range of the codes",
     "rounding": "the steps of the codes are too wide for what the layer computes",
     "outlier_channel": "one channel is much larger than the others that share its scale",
+    "huge_channel": "one channel is hundreds of times larger than half of the others",
+    "huge_token": "one token is hundreds of times larger than half of the others",
     "heavy_tail": "a few values are much larger than all others",
     "unlike_ranges": "tensors of unlike size share a scale",
     "per_tensor_weights": "channels of unlike size share the scale of a weight",

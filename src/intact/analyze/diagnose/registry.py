@@ -113,6 +113,15 @@ CHECKS: tuple[Check, ...] = (
         "quick_findings:check_halves",
     ),
     Check(
+        "huge",
+        ("huge_channel", "huge_token"),
+        frozenset({Need.STATISTICS, Need.PLAN, Need.LOSS}),
+        "huge:check_huge",
+        seconds=lambda elements: 2 * _SESSION + 16 * elements * PER_ELEMENT,
+        sign="loss:is_lost",
+        unless_sure=True,
+    ),
+    Check(
         "quantizers",
         _OF_QUANTIZERS,
         frozenset({Need.PLAN, Need.LOSS}),

@@ -12,11 +12,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.analyze.doubts import doubts_of
+from intact.analyze.evaluation.by_length import LENGTH, LengthWatch
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
 from intact.analyze.evaluation.run import Models, Pass, Scores, Watch, own_runtime, run_both
 from intact.analyze.evaluation.text import PerplexityFigures, TextFigures, TextMetric, TextScores
-from intact.analyze.verdict import Measured, verdict
+from intact.analyze.verdict import Judgement, Measured, Verdict, verdict
 from intact.data.batching import Batch, real_samples
+from intact.data.detections import DetectionMetric
 from intact.data.metric import Compared, Metric
 from intact.data.progress import begin
 from intact.data.stream import Samples
@@ -58,6 +60,7 @@ def evaluate_result(
     scored: Callable[[Scores, npt.NDArray[np.int64]], None] | None = None,
     watch: Watch | None = None,
     cluster: SampleMap | None = None,
+    by: str | None = None,
 ) -> Evaluation:
     """Run both models over the samples.
 
@@ -78,6 +81,7 @@ def evaluate_result(
         watch: See `run_both`; without a cluster.
         cluster: Whose workers run both models, with as many threads each; the metric and the
             latency are computed here. None runs them here.
+        by: ``length`` to see what short and long samples lose; then samples run one by one.
 
     Raises:
         ClusterError: The cluster cannot be reached, has other versions, or loses its workers.
@@ -94,10 +98,12 @@ def evaluate_result(
     if metric is not None:
         metric = metric.bound(result.plan.graph)
     samples = replace(samples, keep_references=metric is not None)
-    size = samples.batch_size(batch)
+    size = samples.batch_size(1 if by == LENGTH else batch)
     graph = result.plan.graph if reference is None else reference
     _refuse_other_ends(graph, result.plan.graph)
     text = TextScores.of(graph, asked)
+    lengths = None if by is None else _length_watch(graph, samples, cluster)
+    watch = watch if lengths is None else lengths.watch
     models: Models | None = None
     doubts: tuple[str, ...] = ()
     if cluster is None:
@@ -155,13 +161,31 @@ def evaluate_result(
     )
     is_deployed = next(iter(result.exports)) == ONNX_QDQ
     # Generating is timed, and tells of the deployed runtime alone.
+    evaluation.lengths = None if lengths is None else lengths.found(result.plan)
     evaluation.text = _text_figures(seen, models if timed else None, asked, is_deployed)
     if timed:
         begin(samples.progress, "timing both models")
         _time(evaluation, models or Models(graph, result, threads), result, first, threads)
-    evaluation.verdict = verdict(measured_by(evaluation, doubts=len(doubts)))
+    judged = verdict(measured_by(evaluation, doubts=len(doubts)))
+    evaluation.verdict = _of_detector(judged, graph) if metric is None else judged
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _length_watch(graph: Graph, samples: Samples, cluster: SampleMap | None) -> LengthWatch:
+    if cluster is not None:
+        raise UsageError("--by length runs on one machine", remedy="leave --cluster out")
+    return LengthWatch(samples, str(graph.outputs[0].name))
+
+
+def _of_detector(judged: Verdict, graph: Graph) -> Verdict:
+    """Leave open what decibels of boxes speak against: their order alone may have changed."""
+    if judged.judgement in (Judgement.GOOD, Judgement.WRONG):
+        return judged
+    if DetectionMetric.of_model(graph) is None:
+        return judged
+    told = f"{judged}; its outputs look like boxes and scores: --metric detections tells more"
+    return Verdict(Judgement.UNSURE, told)
 
 
 def _time(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from intact._text import Figures, decibels, size_row, times
+from intact.analyze.evaluation.by_length import ByLength
 from intact.analyze.evaluation.text import TextFigures
 from intact.analyze.verdict import Verdict
 from intact.engines.exact_sums import EXACT, SATURATES
@@ -90,6 +91,7 @@ class Evaluation:
             weights that were trained since.
         verdict: What to do, in one sentence; None where there is nothing to judge by.
         text: Figures of a language model; None of others.
+        lengths: What short and long samples lose, where that is asked for.
     """
 
     samples: int
@@ -118,6 +120,7 @@ class Evaluation:
     verdict: Verdict | None = None
     text: TextFigures | None = None
     float_runtime: str = ""
+    lengths: ByLength | None = None
 
     def __repr__(self) -> str:
         """Name the figures that matter most."""
@@ -150,6 +153,7 @@ class Evaluation:
         lines = [self.why_no_float] if self.why_no_float else list(self._errors())
         if self.text is not None:
             lines = [*self.text.lines(), *lines]
+        lines += [] if self.lengths is None else self.lengths.lines()
         if self.float_is_trained:
             lines.append(_TRAINED)
         if EXACT in self.runtime:

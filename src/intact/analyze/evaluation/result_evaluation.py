@@ -48,6 +48,7 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
             metric=metric,
             top_k=options.top_k,
             cluster=cluster,
+            by=options.by,
         )
     # Where the float model is wrong itself, its ranges are no matter.
     if found.sqnr_db < USUAL_DB and not found.warnings:

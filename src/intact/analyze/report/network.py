@@ -159,6 +159,7 @@ def _outline(row: NodeReport) -> network_figures.Node:
         row.computes,
         bits=row.activation_bits or 0,
         weight_bits=row.weight_bits or 0,
+        half=row.is_float16,
     )
 
 

@@ -144,6 +144,7 @@ class Node(_Figures, frozen=True):
             ``input`` or ``output`` (of the model).
         bits: Width of its result, or else of its first quantized input; 0 for float.
         weight_bits: Width of its weight; 0 where it has none, or it is float.
+        half: Whether its floats are float16.
         reason: Why it is quantized or not.
         given: What it was in the given model, or has taken in: each node with its operator.
         layer: Index of the first node of its layer, a chain that is fused; None where no errors of
@@ -164,6 +165,7 @@ class Node(_Figures, frozen=True):
     kind: str
     bits: int = 0
     weight_bits: int = 0
+    half: bool = False
     reason: str = ""
     given: tuple[str, ...] = ()
     layer: int | None = None

@@ -136,7 +136,7 @@ const legendPlace = h("ul", {class: "legend", "aria-label": "Colours"});
 function describe(node) {
   if (isTerminal(node)) return terminalText(node);
   const errors = errorsOf(node), own = errors ? `, ${decibels(errors.own)}` : "";
-  const spoken = node.kind === "integer" ? precision(node).replace("w", "weights of ").replace("a", "activations of ") + " bits" : node.kind;
+  const spoken = node.kind === "integer" ? precision(node).replace("w", "weights of ").replace("a", "activations of ") + " bits" : node.kind === "float" ? floatType(node) : node.kind;
   return [node.op, precision(node), `${node.name}, ${node.op}, ${spoken}${own}`];
 }
 
@@ -177,7 +177,7 @@ function details(index) {
   const mine = (layer ? layer.findings : node.findings) || [];
   replace(panel,
     h("h3", {}, node.name),
-    h("p", {class: "chips"}, h("span", {class: "chip"}, node.op), h("span", {class: `chip ${node.kind}`}, node.kind === "stored" ? "integer weights" : node.kind),
+    h("p", {class: "chips"}, h("span", {class: "chip"}, node.op), h("span", {class: `chip ${node.kind}`}, node.kind === "stored" ? "integer weights" : node.kind === "float" ? floatType(node) : node.kind),
       node.kind === "integer" && h("span", {class: "chip"}, bitsText(node)), node.weights && h("span", {class: "chip"}, plural(node.weights, "weight"))),
     node.reason && h("p", {class: "quiet"}, `${node.kind === "integer" ? "Integer" : "Float"}: ${node.reason}.`),
     node.given && h("p", {class: "quiet given"}, `In the given model: ${node.given.join(", ")}.`),

@@ -101,9 +101,11 @@ function ordered(one, other) { return one < other ? -1 : one > other ? 1 : 0; }
 
 function precision(node) {
   if (node.kind === "stored") return `w${node.weight_bits}`;
-  if (node.kind !== "integer") return node.kind === "float" ? "float" : "";
+  if (node.kind !== "integer") return node.kind === "float" ? floatType(node) : "";
   return node.weight_bits ? `w${node.weight_bits} a${node.bits || "?"}` : `a${node.bits || "?"}`;
 }
+
+function floatType(node) { return node.half ? "float16" : "float"; }
 
 function shapeText(shape) { return shape && shape.length ? shape.join("\u00d7") : ""; }
 
@@ -120,13 +122,13 @@ function isTerminal(node) { return node.kind === "input" || node.kind === "outpu
 /* Entries of legends: a colour and what it means. */
 const ERROR_LEGEND = [...BANDS.map(([, colour], i) => [colour, BAND_NAMES[i]]), ["none", "not measured"]];
 const BITS_LEGEND = [["b32", "float"], ["b16", "9\u201316"], ["b8", "8"], ["b6", "5\u20137"], ["b4", "4"], ["b2", "2\u20133"], ["none", "none"]];
-const PRECISION_LEGEND = [["integer", "integer"], ["stored", "integer weights, float operator"], ["float", "float"]];
+const PRECISION_LEGEND = [["integer", "integer"], ["stored", "integer weights, float operator"], ["half", "float16"], ["float", "float"]];
 
 /* Colours of nodes that follow from the nodes themselves. */
 const OWN_COLOURS = {
   weights: {name: "bits of weights", of: (node) => bitsBand(node.weight_bits), legend: BITS_LEGEND},
-  activations: {name: "bits of activations", of: (node) => bitsBand(node.kind === "float" ? 32 : node.bits), legend: BITS_LEGEND},
-  precision: {name: "precision", of: (node) => node.kind, legend: PRECISION_LEGEND},
+  activations: {name: "bits of activations", of: (node) => bitsBand(node.kind === "float" ? (node.half ? 16 : 32) : node.bits), legend: BITS_LEGEND},
+  precision: {name: "precision", of: (node) => node.half && node.kind === "float" ? "half" : node.kind, legend: PRECISION_LEGEND},
 };
 
 /* Colours by errors of layers: of finds a node's, its figure is that of a layer. */

@@ -90,6 +90,8 @@ class Verification:
         no_engine: Why the engine cannot compute the plan, "" if it can: the outputs are compared
             with those of the simulation then, and ``layers`` is empty.
         not_simulated: What the float32 simulation does not reproduce of the target's arithmetic.
+        compiled: What the compiler of the accelerator makes of the file, in one line; "" where the
+            target has none, or it is not installed.
         processor: What this processor computes otherwise; None where it is what the target
             describes.
     """
@@ -120,6 +122,7 @@ class Verification:
     top1: tuple[float, float] | None = None
     rules: dict[str, list[str]] = field(default_factory=dict)
     refused: str = ""
+    compiled: str = ""
     processor: ProcessorFinding | None = None
 
     def __repr__(self) -> str:

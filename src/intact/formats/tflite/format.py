@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact._extras import is_installed
+from intact._text import first_names
 from intact.errors import ExportError, ModelError, PlanError, UsageError
 from intact.formats.base.format import (
     ANY_SIZE,
@@ -71,6 +72,36 @@ def _narrow_ends(program: Program) -> Iterator[Note]:
     if wide:
         are = ", ".join(map(repr, wide))
         yield Note(NoteKind.EXPORT, "", f"{are}: float32 in the file, TFLite computes no float64")
+
+
+def _beside(plan: QuantizedGraph) -> Iterator[Note]:
+    """Say what the compiler of an accelerator leaves to the processor."""
+    compiler = plan.target.compiler
+    if compiler is None:
+        return
+    left = [
+        f"{node.name} ({node.op_type})"
+        for node in plan.graph.nodes
+        if not plan.is_quantized(node) or node.op_type in compiler.unmapped
+    ]
+    if left:
+        message = (
+            f"{len(left)} node(s) run on the processor beside {compiler.accelerator}, which has no "
+            f"floats and not all operators: {first_names(left)}"
+        )
+        yield Note(NoteKind.EXPORT, "", message)
+
+
+def _compiled(target: Target, content: bytes) -> str:
+    """Say what the target's compiler makes of a file; "" where there is none."""
+    if target.compiler is None:
+        return ""
+    from intact.formats.tflite.vela import compiled
+
+    found = compiled(content, target.compiler.accelerator)
+    if found is None:
+        return "Vela is not installed, so the file was not compiled: pip install ethos-u-vela"
+    return str(found)
 
 
 class Interpreter(enum.StrEnum):
@@ -151,7 +182,11 @@ class _Writer(Writer):
     def write(self, plan: QuantizedGraph, io: Io) -> WrittenFiles:
         program = _program(plan)
         files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target, made=made_by(plan))}
-        notes = [*_narrow_ends(program), *(() if io is Io.FLOAT else _float_ends(program))]
+        notes = [
+            *_beside(plan),
+            *_narrow_ends(program),
+            *(() if io is Io.FLOAT else _float_ends(program)),
+        ]
         return WrittenFiles(files, notes=notes)
 
     def refuse(self, plan: QuantizedGraph, io: Io) -> None:
@@ -227,7 +262,9 @@ class _Runtime(Runtime):
                     "TensorFlow Lite Micro is compared on codes, this takes floats (--io float)",
                     remedy="take --kernels ref, or write it with --io int8",
                 )
-            return verify_micro(deployed.plan, content, batches)
+            found = verify_micro(deployed.plan, content, batches)
+            found.compiled = _compiled(deployed.plan.target, content)
+            return found
         kernels, exported = Kernels(kind.value), deployed.exported
         if isinstance(exported, ReadTflite) and exported.model is not None:
             content = stateless(content, exported.model.file)

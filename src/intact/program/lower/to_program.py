@@ -17,7 +17,7 @@ from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.plan import Decision, QuantizedGraph, refuse_unready
 from intact.plan.dynamic import dynamic_points
-from intact.plan.topology import is_decoded, is_moved_in_float, is_spectral
+from intact.plan.topology import is_moved_in_float, loses_less_in_float
 from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.chains import Points, chains
@@ -123,7 +123,7 @@ def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
     for value in plan.graph.outputs:
         producer = value.producer()
         decision = None if producer is None else plan.decisions[str(producer.name)]
-        if decision is not None and (is_decoded(decision) or is_moved_in_float(decision)):
+        if decision is not None and _is_of_floats(decision):
             found.add(str(value.name))
     for value in plan.graph.inputs:
         decisions = [plan.decisions[str(node.name)] for node, _ in plan.graph.consumers(value)]
@@ -133,8 +133,8 @@ def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
 
 
 def _is_of_floats(decision: Decision) -> bool:
-    """Tell whether what a node reads of the model's inputs stays float."""
-    return is_moved_in_float(decision) or is_spectral(decision) or is_decoded(decision)
+    """Tell whether what a node reads of the model's inputs, or writes of its outputs, is float."""
+    return is_moved_in_float(decision) or loses_less_in_float(decision)
 
 
 def _lower_in_integers(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> str | None:

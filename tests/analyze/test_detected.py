@@ -1,0 +1,71 @@
+"""What a detector finds decides over decibels, which a changed order of its boxes takes away."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import intact
+from intact.analyze.verdict import Judgement
+from intact.data.detections import DetectionMetric
+from intact.graph import normalize
+from tests.models import ModelBuilder
+
+PLACES = 6
+
+
+def ranked(*, flat: bool = False) -> onnx.ModelProto:
+    """A net that gives fixed boxes in the order of scores that are nearly equal."""
+    build = ModelBuilder()
+    x = build.input("x", ["n", 1, 4, 4])
+    # They differ by less than a step of the weights.
+    weights = build.random.normal(0, 0.05, (16, 1)) + build.random.normal(0, 2e-4, (16, PLACES))
+    weight = build.constant(weights.astype(np.float32))
+    bias = build.constant(np.full(PLACES, 0.5, np.float32))
+    logits = build.node("Gemm", build.node("Flatten", x), weight, bias)
+    build.nodes.append(
+        onnx.helper.make_node(
+            "TopK", [build.node("Sigmoid", logits), build.ints(PLACES)], ["best", "at"], "chosen"
+        )
+    )
+    corners = np.arange(PLACES, dtype=np.float32)[:, None] * 50
+    boxes = build.constant(corners + np.array([[1, 2, 30, 40]], np.float32))
+    build.node("Gather", boxes, "at", out="boxes", axis=0)
+    build.with_axes("Unsqueeze", "best", [2])
+    build.nodes[-1].output[0] = "scores"
+    build.output("boxes", ["n", PLACES, 4])
+    build.output("scores", ["n", PLACES, 1])
+    if flat:
+        del build.outputs[1]
+    return build.build()
+
+
+def test_boxes_in_another_order_are_no_loss() -> None:
+    data = {"x": np.random.default_rng(0).normal(size=(64, 1, 4, 4)).astype(np.float32)}
+    found = intact.quantize(ranked(), data, target="openvino", keep_float=["chosen"])
+    evaluated = intact.evaluate(found, data)
+    assert evaluated.outputs["boxes"].sqnr_db < 25  # or the test says nothing
+    assert found.loss is None
+    told = found.verdict
+    assert told is not None
+    assert told.judgement is Judgement.GOOD
+    assert "detections kept" in str(told)
+    assert "--metric detections" in str(evaluated.verdict)
+    asked = intact.evaluate(found, data, metric="detections")
+    assert asked.verdict is not None
+    assert asked.verdict.judgement is Judgement.GOOD
+
+
+@pytest.mark.parametrize("shape", [(10,), (9, 10), (4, 8, 8)])
+def test_what_is_no_list_of_boxes_is_judged_as_before(shape: tuple[int, ...]) -> None:
+    build = ModelBuilder()
+    x = build.input("x", ["n", 1, 4, 4])
+    size = int(np.prod(shape))
+    out = build.node("Gemm", build.node("Flatten", x), build.weight(16, size))
+    build.node("Reshape", out, build.ints(-1, *shape), out="y")
+    build.output("y", ["n", *shape])
+    graph = normalize(build.build())
+    metric = DetectionMetric.of_model(graph)
+    outputs = {"y": np.random.default_rng(0).normal(size=(4, *shape)).astype(np.float32)}
+    assert metric is None or not metric.reads(outputs)
