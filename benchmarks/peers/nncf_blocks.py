@@ -42,6 +42,8 @@ def main() -> None:
         mode=nncf.CompressWeightsMode.INT4_SYM,
         group_size=32,
         ratio=1.0,
+        # It takes the frequencies of a rotary embedding for weights, in a form that does not run.
+        ignored_scope=nncf.IgnoredScope(patterns=[".*rotary.*"], validate=False),
         advanced_parameters=AdvancedCompressionParameters(
             group_size_fallback_mode=GroupSizeFallbackMode.ADJUST
         ),
