@@ -6,8 +6,7 @@
 Needs the packages `tokenizers`, `gguf` (SmolLM2) and `safetensors` (MiniLM). Each model lies in a
 folder of its own: model.onnx, its weights beside it, tokenizer.json. A decoder is there a second
 time in the form of ONNX Runtime's generative builder. `--check` computes perplexities, and cosines
-of sentences. `blocks.py`
-compares ways to quantize them.
+of sentences. `blocks.py` compares ways to quantize them.
 """
 
 from __future__ import annotations
