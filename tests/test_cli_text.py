@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import intact
 from intact.cli import run
+from intact.errors import DataError
+from intact.results.result import Result
 from tests.texts import saved, text_of, tiny_decoder, tiny_tokenizer
 
 
@@ -85,3 +88,36 @@ def test_errors_are_one_line(
     assert run(["evaluate", str(folder / "out"), *given, *arguments]) in (1, 2)
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert said in line
+
+
+def test_one_command_brings_a_decoder_to_every_runtime(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Empty caches are constants where sizes are fixed; ncnn, which looks up, gets tokens alone."""
+    targets = ("onnxruntime", "openvino", "tflite-xnnpack", "ncnn")
+    inputs = {"onnxruntime": 7, "openvino": 7, "tflite-xnnpack": 3, "ncnn": 1}
+    flags = [word for target in targets for word in ("--target", target)]
+    out, model = str(tmp_path / "all"), str(folder / "model.onnx")
+    line = ["quantize", model, *text(folder), *flags, "--block", "32", "--output", out]
+    assert run([*line, "--samples", "3", "--preset", "fast"]) == 0
+    for target in targets:
+        assert len(Result.load(Path(out, target)).plan.graph.inputs) == inputs[target]
+    capfd.readouterr()
+    assert run(["verify", out, *text(folder), "--samples", "2", "--json"]) == 0
+    for each in json.loads(capfd.readouterr().out)["verified"]:
+        assert not any(layer["mismatches"] for layer in each["layers"]), each["target"]
+        # Sums in another order, after which LiteRT may round an activation to the next code.
+        assert min(output["sqnr_db"] or 99.0 for output in each["outputs"]) > 30, each["target"]
+
+
+def test_a_constant_mask_takes_no_other_values(folder: Path) -> None:
+    """Data that pads what the model has as full windows is refused, and not computed otherwise."""
+    ids = np.arange(4, 12)[None]
+    result = intact.quantize(
+        str(folder / "model.onnx"), ids, context=8, target="ncnn", block=32, preset="fast"
+    )
+    full = {"input_ids": ids, "attention_mask": np.ones((1, 8), np.int64)}
+    intact.execute(result, full)
+    full["attention_mask"][0, -1] = 0
+    with pytest.raises(DataError, match="'attention_mask' holds other values"):
+        intact.execute(result, full)

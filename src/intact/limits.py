@@ -138,6 +138,8 @@ TRAINING_BYTES = 2 << 30
 """Samples that are kept; of more, a part at a time is read, shuffled and used."""
 CHOSEN_BYTES = 1 << 26
 """Samples that are kept to try plans on, but for a single one, which may be larger."""
+TRIED_BYTES = 1 << 26
+"""Constants that are tried at once, each in a session of its own that holds it several times."""
 OUTPUT_BYTES = 1 << 28
 """Float outputs that passes are judged by, but for one sample's: those of a language model have a
 number for each word of its vocabulary at each position."""

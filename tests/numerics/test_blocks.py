@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from intact.config import PerBlock, QuantState, TensorQuantConfig, make_policy
 from intact.errors import ConfigError
+from intact.numerics import affine
 from intact.numerics.affine import dequantize, fake_quantize, quantize
 from intact.numerics.blocks import block_rows, check_blocks
 
@@ -99,3 +101,31 @@ def test_wrong_blocks_are_refused() -> None:
     for axis, size in ((-1, 2), (0, 0)):
         with pytest.raises(ConfigError):
             PerBlock(axis, size)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_large_tensors_are_computed_a_part_at_a_time(
+    axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts of any size the numbers are the same, also of a turned tensor."""
+    random = np.random.default_rng(4)
+    values = random.normal(size=(70, 53)).astype(np.float32).T[:50]
+    shape = tuple(-(-n // 16) if at == axis else n for at, n in enumerate(values.shape))
+    scale = (0.1 * random.uniform(0.5, 1.5, shape)).astype(np.float32)
+    zero = random.integers(0, 15, shape)
+    given = values, scale, zero, 0, 15
+    whole = affine.quantize(*given, axis=axis, block=16)
+    floats = affine.dequantize(whole, scale, zero, axis=axis, block=16)
+    monkeypatch.setattr(affine, "_AT_ONCE", 100)
+    codes = affine.quantize(*given, axis=axis, block=16)
+    np.testing.assert_array_equal(codes, whole)
+    np.testing.assert_array_equal(
+        affine.dequantize(codes, scale, zero, axis=axis, block=16), floats
+    )
+    np.testing.assert_array_equal(affine.fake_quantize(*given, axis=axis, block=16), floats)
+    codes, scale = np.ones((2048, 2048), np.int32), np.ones((2048, 64), np.float32)
+    tracemalloc.start()
+    dequantize(codes, scale, 0, axis=1, block=32)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.5 * codes.nbytes  # the result, and not several times as much

@@ -151,3 +151,30 @@ def test_sums_shorter_than_a_block_stay_float() -> None:
     assert "less than a block of 64" in plan.decisions["third"].reason
     with pytest.raises(PlanError, match="less than a block of 128"):
         refuse_nothing_to_do(plan_in_blocks(128))
+
+
+def test_a_layer_has_blocks_of_its_own() -> None:
+    """The weight, and what a row of its input is quantized by while the model runs."""
+    own = Overrides(blocks={"sec*": 64, "second": 16, "third.weight": 16})
+    for dynamic in (False, True):
+        target = in_blocks(RUNTIME, 32, dynamic=dynamic)
+        plan = assign(planned(dense_net(), target, own), None, Method.of(target))
+        for name, size in {"first": 32, "second": 16, "third": 16}.items():
+            weight = config(plan, f"{name}.input[1]")
+            assert isinstance(weight.granularity, PerBlock)
+            assert weight.granularity.size == size
+            if dynamic:
+                assert config(plan, f"{name}.input[0]").grid.block == size
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ({"second": 48}, "node_block second=48: target onnxruntime has blocks of 32, 16"),
+        ({"relu": 32}, "node_block 'relu': no weight is in blocks there"),
+        ({"secnd": 32}, "node_block 'secnd': the model has no such node or op type"),
+    ],
+)
+def test_blocks_that_a_layer_cannot_have_are_refused(blocks: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        planned(dense_net(), in_blocks(RUNTIME, 32), Overrides(blocks=blocks))

@@ -206,8 +206,12 @@ class FloatRuns:
         have a number for each word of its vocabulary at each position. The float model begins to
         run them.
         """
-        size = self._output_bytes()
-        return self._part(min(samples, max(OUTPUT_BYTES // max(size, 1), 1)))
+        most = OUTPUT_BYTES // max(self._output_bytes(), 1)
+        if samples > most:
+            # Whole batches, the first one in any case.
+            done = accumulate(count for _, count in self._batches)
+            samples = max((count for count in done if count <= most), default=1)
+        return self._part(samples)
 
     def _output_bytes(self) -> int:
         """Count the bytes of the outputs for one sample."""

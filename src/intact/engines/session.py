@@ -19,6 +19,7 @@ import onnxruntime as ort
 from intact.errors import CalibrationError, ModelError, UsageError
 from intact.graph import Graph, save_model
 from intact.graph.edit import Editor
+from intact.graph.files.external import release_pages
 from intact.graph.files.save import STREAM_FROM, in_place
 from intact.graph.files.tensors import weight_bytes
 
@@ -170,6 +171,7 @@ def _open_large(
     (A MatMul of 32 rows with 8192 x 8192 weights took 1.5 times as long without.)
     """
     options.add_session_config_entry("session.disable_prepacking", "1")
+    release_pages()
     found = in_place(model)
     if found is not None:
         options.add_session_config_entry(_WEIGHT_FOLDER, str(found.folder))
@@ -180,6 +182,7 @@ def _open_large(
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "model.onnx"
         save_model(model, path, beside=True)
+        release_pages()  # of what was read to be written
         return _open(str(path), options, left_out)
 
 

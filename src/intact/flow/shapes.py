@@ -13,10 +13,12 @@ from intact.data.feeding import Feeding, takes_feeds
 from intact.data.preprocess import Preprocess
 from intact.data.signature import input_specs
 from intact.data.sources import has_image_steps
+from intact.data.text.inputs import TokenInputs
 from intact.engines.session import Optimization, make_session
 from intact.errors import ModelError, SearchError, UsageError
 from intact.formats.registry import expressible
 from intact.graph import Graph, normalize
+from intact.graph.fixed_inputs import fix_arrays
 from intact.graph.passes.input_shapes import Sizes, shown_option
 from intact.plan import Note, NoteKind, Overrides
 from intact.plan.preparation import graphs_for
@@ -168,7 +170,8 @@ def _shape_for_formats(
     """Normalize a model for formats of fixed sizes and for others."""
     graph = with_shapes(model, given)
     decide = sizes_decide(graph)
-    fixed = [decide or not expressible(names).open_sizes for names in formats]
+    able = [expressible(names) for names in formats]
+    fixed = [decide or not each.open_sizes for each in able]
     shapes: dict[str, Sizes] = dict(given or {})
     if data is None or not any(fixed) or not _leaves_open(graph, options):
         return ShapedModels((graph,) * len(formats), data, shapes)
@@ -178,9 +181,39 @@ def _shape_for_formats(
     # An empty name is that of the only input, which the samples name.
     named = {name: sizes for name, sizes in shapes.items() if name}
     static, shapes = _fix_sizes(model, {**named, **found})
-    graphs = tuple(static if each else graph for each in fixed)
+    made = {
+        numbers: _fix_inputs(model, static, shapes, numbers=numbers)
+        for numbers in {not each.number_inputs for each in able if decide or not each.open_sizes}
+    }
+    graphs = tuple(
+        made[not each.number_inputs] if is_fixed else graph
+        for each, is_fixed in zip(able, fixed, strict=True)
+    )
     notes = (_fixed_note(shapes),) if decide else ()
-    return ShapedModels(graphs, data, shapes, notes, _names(graph) - _names(static))
+    folded = frozenset.intersection(*(_names(graph) - _names(each) for each in made.values()))
+    return ShapedModels(graphs, data, shapes, notes, folded)
+
+
+def _fix_inputs(model: ir.Model, static: Graph, shapes: Shapes, *, numbers: bool) -> Graph:
+    """Make inputs constants that are the same in all windows of text, where a format needs that.
+
+    Args:
+        model: The float model.
+        static: The same, normalized, with known sizes.
+        shapes: Shapes by input.
+        numbers: Whether whole numbers that are not looked up are no inputs of the format.
+    """
+    inputs = TokenInputs.of(static)
+    constants = {} if inputs is None else inputs.constant(numbers=numbers)
+    if not constants:
+        return static
+    # As constants have one sample, so has the model.
+    sizes = {
+        name: (1, *each[1:]) if each else ()
+        for name, each in shapes.items()
+        if name not in constants
+    }
+    return normalize(fix_arrays(model, constants), sizes)
 
 
 def _names(graph: Graph) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Fixes inputs to values of the user: they become constants, which data may still give.
+"""Fixes inputs to values: they become constants, which data may still give.
 
 Their names and values are metadata of the model, so that they hold in a result's folder too.
 """
@@ -46,9 +46,31 @@ def fix_inputs(model: ir.Model, values: Mapping[str, Number]) -> ir.Model:
             raise UsageError(f"{shown}: the model has no such input", remedy=remedy)
         found[own] = _array(shown, inputs[own], number)
         _replace(graph, inputs[own], found[own])
-    entries = {name: [str(each.dtype), each.shape, each.item()] for name, each in found.items()}
-    set_metadata(model, METADATA_KEY, entries)
+    _remember(model, found)
     return model
+
+
+def fix_arrays(model: ir.Model, arrays: Arrays) -> ir.Model:
+    """Copy a model with inputs as constants of any size.
+
+    Args:
+        model: Not changed.
+        arrays: By the names of inputs of the model; shapes and types are those of the inputs.
+    """
+    model = model.clone()
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    for name, array in arrays.items():
+        _replace(model.graph, inputs[name], array)
+    _remember(model, {**fixed_inputs_of(model), **arrays})
+    return model
+
+
+def _remember(model: ir.Model, found: Arrays) -> None:
+    entries = {
+        name: [str(each.dtype), each.shape, each.reshape(-1).tolist()]
+        for name, each in found.items()
+    }
+    set_metadata(model, METADATA_KEY, entries)
 
 
 def _replace(graph: ir.Graph, value: ir.Value, array: npt.NDArray[Any]) -> None:
@@ -115,13 +137,13 @@ def fixed_inputs_of(model: ir.Model) -> dict[str, npt.NDArray[Any]]:
 
 
 def _read(entries: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Make the arrays of the metadata; whatever it says, each has one element."""
+    """Make the arrays of the metadata, none larger than what is listed there."""
     found = {}
-    for name, (dtype, shape, number) in entries.items():
+    for name, (dtype, shape, numbers) in entries.items():
         kind = np.dtype(str(dtype))
-        if kind.kind not in "biuf" or any(length != 1 for length in shape):
+        if kind.kind not in "biuf" or not all(isinstance(n, int) and n >= 0 for n in shape):
             raise ValueError(name)
-        found[str(name)] = np.full([1] * len(shape), number, kind)
+        found[str(name)] = np.array(numbers, kind).reshape(shape)
     return found
 
 
@@ -137,16 +159,30 @@ def without_fixed(source: str, fixed: Arrays, items: Mapping[str, Any]) -> dict[
         DataError: One holds another value.
     """
     for name in items.keys() & fixed.keys():
-        wanted = fixed[name].item()
-        given = np.asarray(items[name])
+        wanted, given = fixed[name], np.asarray(items[name])
         is_number = given.dtype.kind in "biuf"
         # A float may be given with more digits; another integer must not become the fixed one.
-        kind = fixed[name].dtype if fixed[name].dtype.kind == "f" else given.dtype
-        other = given[given.astype(kind) != wanted] if is_number else given
-        if other.size:
+        kind = wanted.dtype if wanted.dtype.kind == "f" else given.dtype
+        other = given[_differs(given.astype(kind), wanted)] if is_number else given
+        if other.size and wanted.size == 1:
             raise DataError(
                 f"{source}: input {name!r} is {other.reshape(-1)[0]}, and the model has it fixed "
-                f"to {wanted}",
-                remedy=f"leave it out, or quantize again with another {shown_value(name, wanted)}",
+                f"to {wanted.item()}",
+                remedy="leave it out, or quantize again with another "
+                f"{shown_value(name, wanted.item())}",
+            )
+        if other.size:
+            raise DataError(
+                f"{source}: input {name!r} holds other values than those it is fixed to",
+                remedy="leave it out: the model has it as a constant",
             )
     return {name: item for name, item in items.items() if name not in fixed}
+
+
+def _differs(given: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Tell which values are others than those of each sample; all where sizes are others."""
+    if wanted.size == 1:
+        return np.asarray(given != wanted.item())
+    if not wanted.size or given.size % wanted.size:
+        return np.ones(given.shape, np.bool_)
+    return np.asarray(given.reshape(-1, wanted.size) != wanted.reshape(-1)).reshape(given.shape)

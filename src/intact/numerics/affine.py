@@ -6,7 +6,7 @@ add the zero point, saturate. Scales are float32 because every runtime stores th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ __all__ = [
 
 _FLOAT32_EXACT = 2**24
 """Integers up to here are exact in float32."""
+_AT_ONCE = 1 << 20
+"""Elements of a tensor in blocks that are computed together: they stay in the caches."""
 _SHORT = 2
 """Bytes of codes whose differences are."""
 
@@ -75,15 +77,17 @@ def quantize(
     fits_int32 = quant_min >= -(2**31) and quant_max < 2**31
     # The steps may leave int32 although the codes do not, when the zero point is far from 0.
     wide = not fits_int32 or max(abs(quant_min), abs(quant_max)) > 2**29
-    parts = []
-    for each in _scaled_pieces(values, scale, zero_point, axis, block):
+
+    def codes_of(each: _ScaledPiece) -> npt.NDArray[Any]:
         steps = _clipped_steps(each, codes=(quant_min, quant_max), rounding=rounding)
         # In place from here on: another array of the codes of a large tensor would cost as much as
         # the division.
         codes: npt.NDArray[Any] = steps.astype(np.int64 if wide else np.int32)
         codes += each.zero.astype(codes.dtype, copy=False)
-        parts.append(codes.astype(np.int32, copy=False) if fits_int32 else codes)
-    return _join(parts, values.shape, axis or 0)
+        return codes.astype(np.int32, copy=False) if fits_int32 else codes
+
+    kind = np.int32 if fits_int32 else np.int64
+    return _in_pieces(codes_of, kind, values, scale, zero_point, axis, block)
 
 
 def dequantize(
@@ -113,13 +117,14 @@ def dequantize(
         raise ConfigError(
             f"dequantize was given codes of {quantized.dtype}", remedy="pass integer codes"
         )
-    parts = []
-    for each in _scaled_pieces(quantized, scale, zero_point, axis, block):
+
+    def floats_of(each: _ScaledPiece) -> npt.NDArray[np.float32]:
         result = _difference(each.values, each.zero)
         with np.errstate(over="ignore"):
             result *= each.factor
-        parts.append(result)
-    return _join(parts, quantized.shape, axis or 0)
+        return result
+
+    return _in_pieces(floats_of, np.float32, quantized, scale, zero_point, axis, block)
 
 
 def _difference(
@@ -153,15 +158,16 @@ def fake_quantize(
     Arguments and errors are those of :func:`quantize`.
     """
     values = _checked_values(values, quant_min, quant_max)
-    parts = []
-    for each in _scaled_pieces(values, scale, zero_point, axis, block):
+
+    def floats_of(each: _ScaledPiece) -> npt.NDArray[np.float32]:
         steps = _clipped_steps(each, codes=(quant_min, quant_max), rounding=rounding)
-        result = steps.astype(np.float32, copy=False)
+        result: npt.NDArray[np.float32] = steps.astype(np.float32, copy=False)
         result += np.float32(0.0)  # an integer has no negative zero
         with np.errstate(over="ignore"):
             result *= each.factor
-        parts.append(result)
-    return _join(parts, values.shape, axis or 0)
+        return result
+
+    return _in_pieces(floats_of, np.float32, values, scale, zero_point, axis, block)
 
 
 class _ScaledPiece(NamedTuple):
@@ -219,18 +225,24 @@ def _refuse_nan(values: npt.NDArray[np.floating[Any]]) -> None:
         )
 
 
-def _scaled_pieces(
+def _in_pieces(
+    compute: Callable[[_ScaledPiece], npt.NDArray[Any]],
+    kind: npt.DTypeLike,
     values: npt.NDArray[Any],
     scale: npt.ArrayLike,
     zero_point: npt.ArrayLike,
     axis: int | None,
     block: int | None,
-) -> Iterator[_ScaledPiece]:
-    """Yield a tensor with its parameters: whole, or with blocks as the pieces of equal ones."""
+) -> npt.NDArray[Any]:
+    """Compute something of a tensor: at once, or where it is in blocks a part at a time.
+
+    Tables in blocks are the largest tensors there are: what is computed between is not to take
+    their memory several times over.
+    """
     factor, zero = _checked_params(scale, zero_point, in_blocks=block is not None)
     if block is None:
-        yield _ScaledPiece(values, *_broadcast_params(values.shape, factor, zero, axis))
-        return
+        broadcast = _broadcast_params(values.shape, factor, zero, axis)
+        return compute(_ScaledPiece(values, *broadcast)).reshape(values.shape)
     from intact.numerics.blocks import check_blocks, pieces  # of which few tensors have any
 
     along = -1 if axis is None else axis
@@ -241,17 +253,15 @@ def _scaled_pieces(
             remedy="pass one of each per block",
         )
     zeros = np.broadcast_to(zero, factor.shape)
+    found = np.empty(values.shape, kind)
     for piece in pieces(values.shape[along], block):
-        parameters = (piece.view_parameters(each, along) for each in (factor, zeros))
-        yield _ScaledPiece(piece.view_values(values, along), *parameters)
-
-
-def _join(parts: list[npt.NDArray[Any]], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
-    if len(parts) == 1:
-        return parts[0].reshape(shape)
-    from intact.numerics.blocks import join
-
-    return join(parts, shape, axis)
+        given, made = (piece.view_values(each, along) for each in (values, found))
+        factors, offsets = (piece.view_parameters(each, along) for each in (factor, zeros))
+        step = max(_AT_ONCE * len(given) // max(given.size, 1), 1)
+        for start in range(0, len(given), step):
+            part = slice(start, start + step)
+            made[part] = compute(_ScaledPiece(given[part], factors[part], offsets[part]))
+    return found
 
 
 def _checked_params(

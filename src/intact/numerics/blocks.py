@@ -7,7 +7,7 @@ never repeated in memory; a ragged last block is a piece of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,20 +45,12 @@ class Piece(NamedTuple):
 
 
 def pieces(length: int, size: int) -> Iterator[Piece]:
-    """Yield the whole blocks of an axis, and the ragged last one; an empty axis has one piece."""
+    """Yield the whole blocks of an axis, and the ragged last one."""
     whole = length // size
-    # Without elements there is still one piece, of no blocks, so that whoever joins results has a
-    # dtype.
-    if whole or not length:
+    if whole:
         yield Piece(0, whole * size, 0, whole, size)
     if length % size:
         yield Piece(whole * size, length, whole, whole + 1, length % size)
-
-
-def join(parts: Sequence[npt.NDArray[Any]], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
-    """Return what was computed from the pieces of a tensor, in one."""
-    lengths = (*shape[:axis], -1, *shape[axis + 1 :])
-    return np.concatenate([part.reshape(lengths) for part in parts], axis)
 
 
 def block_rows(values: npt.NDArray[Any], axis: int, size: int) -> npt.NDArray[Any]:

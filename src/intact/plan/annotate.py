@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from shlex import quote
 
 import msgspec
@@ -135,11 +136,28 @@ def _configs_of_stored(
     rule = target.rule_for(node) if has_weights_only(decision) else None
     if rule is None:
         return {}
-    configs, scheme = {}, target.weight_scheme(rule)
+    configs, scheme = {}, _in_own_blocks(target.weight_scheme(rule), node, target, overrides)
     for slot, axis in stored_axes(node, scheme, target).items():
         end = TensorEnd.input(str(node.name), slot)
         configs[end] = stored_config(scheme, axis, _weight_bits(end, scheme, target, overrides))
     return configs
+
+
+def _in_own_blocks(
+    scheme: TensorScheme, node: ir.Node, target: Target, overrides: Overrides
+) -> TensorScheme:
+    """Give a scheme with blocks, of a weight or what it is multiplied with, those of the node.
+
+    Raises:
+        UsageError: The target has no blocks of that size.
+    """
+    size = overrides.block_at(str(node.name))
+    if size is None or scheme.block is None:
+        return scheme
+    from intact.targets.blockwise import check_size  # which few plans need
+
+    check_size(f"--node-block {node.name}={size}", size, target)
+    return msgspec.structs.replace(scheme, block=size)
 
 
 def _weight_bits(
@@ -166,7 +184,7 @@ def _input_config(
     if role is Role.BIAS:
         return _bias_config(node, slot, schemes.target, rule)
     if role is Role.WEIGHT and rule.quantizes_weight and rule.quantizes_input(slot):
-        scheme = schemes.target.weight_scheme(rule)
+        scheme = _in_own_blocks(schemes.target.weight_scheme(rule), node, schemes.target, overrides)
         axis = weight_scale_axis(node)
         if scheme.block is not None:
             axis = stored_axes(node, scheme, schemes.target)[slot]
@@ -174,7 +192,10 @@ def _input_config(
         return config_from_scheme(scheme, axis, bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
-        config = config_from_scheme(schemes.input_scheme(rule, node, slot), None, bits)
+        # Where it is quantized while running, in blocks of the weight that it meets.
+        scheme = schemes.input_scheme(rule, node, slot)
+        scheme = _in_own_blocks(scheme, node, schemes.target, overrides)
+        config = config_from_scheme(scheme, None, bits)
         if end in overrides.apart and quantizes(config):
             requantize_at(config, RequantizeReason.UNLIKE)
         return config
@@ -245,6 +266,28 @@ def _check_width(place: str, bits: int, node: ir.Node, end: TensorEnd, target: T
     )
 
 
+def _check_blocks(
+    resolved: ResolvedOverrides, configs: Mapping[TensorEnd, TensorQuantConfig]
+) -> None:
+    """Raise for a size of blocks at a place where no weight is in blocks."""
+    nodes = {
+        end.node
+        for end, config in configs.items()
+        if config.grid.block is not None and config.state is QuantState.INITIAL
+    }
+    used = {
+        given
+        for place, given in resolved.asked_blocks.items()
+        if nodes & {place, place.removesuffix(".weight")}
+    }
+    for place in resolved.asked_blocks.values():
+        if place not in used:
+            raise UsageError(
+                f"--node-block {place!r}: no weight is in blocks there",
+                remedy="give --block too, and name a layer that `intact inspect` lists with blocks",
+            )
+
+
 def _check_places(
     resolved: ResolvedOverrides,
     graph: Graph,
@@ -252,6 +295,7 @@ def _check_places(
     configs: dict[TensorEnd, TensorQuantConfig],
 ) -> None:
     """Raise for a width at a place where nothing is quantized, or no type has it."""
+    _check_blocks(resolved, configs)
     overrides, used = resolved.overrides, set[str]()
     for node in graph.nodes if overrides.bits else ():
         weight = weight_slot(node)

@@ -23,6 +23,8 @@ class Overrides(msgspec.Struct, frozen=True):
         bits: Bit-widths by place: ``NODE`` (its weight, or its output if it has none),
             ``NODE.weight``, ``NODE.input``, ``NODE.output`` or ``NODE.input[K]``. The most specific
             one applies.
+        blocks: Sizes of blocks of weights by node, where weights are in blocks; others have the
+            target's.
         weight_bits: Bit-width of all weights; None for the target's.
         activation_bits: Bit-width of all activations; None for the target's.
         widths: Bit-widths of single ends, as chosen by a search. They take precedence over
@@ -33,6 +35,7 @@ class Overrides(msgspec.Struct, frozen=True):
 
     keep_float: tuple[str, ...] = ()
     bits: Mapping[str, int] = msgspec.field(default_factory=dict)
+    blocks: Mapping[str, int] = msgspec.field(default_factory=dict)
     weight_bits: int | None = None
     activation_bits: int | None = None
     widths: Mapping[TensorEnd, int] = msgspec.field(default_factory=dict)
@@ -52,15 +55,11 @@ class Overrides(msgspec.Struct, frozen=True):
         kept: dict[str, None] = {}
         for name in self.keep_float:
             kept.update(dict.fromkeys(names.find("--keep-float", name)))
-        bits: dict[str, int] = {}
-        asked: dict[str, str] = {}
-        # Names of one node come last, and replace what a scope or pattern said of it.
-        for place, width in sorted(self.bits.items(), key=lambda each: names.has_place(each[0])):
-            for end in names.places(place):
-                bits[end], asked[end] = width, place
+        bits, asked = names.resolve("--bits", self.bits)
+        blocks, asked_blocks = names.resolve("--node-block", self.blocks)
         self._check_widths()
-        own = msgspec.structs.replace(self, keep_float=tuple(kept), bits=bits)
-        return ResolvedOverrides(own, asked, names.notes())
+        own = msgspec.structs.replace(self, keep_float=tuple(kept), bits=bits, blocks=blocks)
+        return ResolvedOverrides(own, asked, names.notes(), asked_blocks)
 
     def _check_widths(self) -> None:
         widths = {
@@ -75,9 +74,12 @@ class Overrides(msgspec.Struct, frozen=True):
 
     def without(self, names: Collection[str]) -> Overrides:
         """Leave out what is said of these nodes and operator types."""
-        bits = {place: bits for place, bits in self.bits.items() if not self._is_of(place, names)}
+        bits, blocks = (
+            {place: number for place, number in given.items() if not self._is_of(place, names)}
+            for given in (self.bits, self.blocks)
+        )
         kept = tuple(name for name in self.keep_float if name not in names)
-        return msgspec.structs.replace(self, keep_float=kept, bits=bits)
+        return msgspec.structs.replace(self, keep_float=kept, bits=bits, blocks=blocks)
 
     def _is_of(self, place: str, names: Collection[str]) -> bool:
         return place in names or self.place_node(place) in names
@@ -113,6 +115,10 @@ class Overrides(msgspec.Struct, frozen=True):
             return self.bits[place]
         return self.weight_bits if is_weight else self.activation_bits
 
+    def block_at(self, node: str) -> int | None:
+        """Return the size of the blocks of a node's weight; None for the target's."""
+        return self.blocks.get(f"{node}.weight", self.blocks.get(node))
+
 
 class ResolvedOverrides(msgspec.Struct, frozen=True):
     """Overrides by the names of a graph.
@@ -121,11 +127,13 @@ class ResolvedOverrides(msgspec.Struct, frozen=True):
         overrides: Their names are those of nodes and operator types of the graph.
         asked: What the user wrote, by the place in ``overrides.bits`` that it stands for.
         notes: What became of nodes that were named and are gone.
+        asked_blocks: As ``asked``, of ``overrides.blocks``.
     """
 
     overrides: Overrides
     asked: Mapping[str, str]
     notes: tuple[Note, ...]
+    asked_blocks: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class _Names:
@@ -173,13 +181,23 @@ class _Names:
             )
         return [*sorted(own), *self._all_parts(flag, gone)]
 
-    def places(self, place: str) -> list[str]:
+    def resolve(self, flag: str, given: Mapping[str, int]) -> tuple[dict[str, int], dict[str, str]]:
+        """Return numbers by the places of single nodes, and what the user wrote for each."""
+        numbers: dict[str, int] = {}
+        asked: dict[str, str] = {}
+        # Names of one node come last, and replace what a scope or pattern said of it.
+        for place, number in sorted(given.items(), key=lambda each: self.has_place(each[0])):
+            for end in self.places(flag, place):
+                numbers[end], asked[end] = number, place
+        return numbers, asked
+
+    def places(self, flag: str, place: str) -> list[str]:
         """Return the places of a graph's nodes that a place of ``bits`` stands for."""
         if self.has_place(place):
             return [place]
         node = place if place in self._graph.given_nodes else Overrides.place_node(place)
         nodes: dict[str, None] = {}
-        for name in self.find("--bits", node):
+        for name in self.find(flag, node):
             nodes.update(dict.fromkeys([name] if name in self._names else self._types[name]))
         return [f"{name}{place[len(node) :]}" for name in nodes]
 

@@ -303,6 +303,11 @@ class WidthOptions(Options, kw_only=True):
         "Bits of a node's weight (of its output if it has no weight); NODE.weight, NODE.input and "
         "NODE.output name one. Several may be given.",
     )
+    node_block: Mapping[str, int] | None = option(
+        Pairs(Whole(), "numbers", "conv1=64", "NODE=N"),
+        None,
+        "With --block: another size of blocks for a node's weight. Several may be given.",
+    )
     weight_bits: int | None = option(
         Whole(), None, "Bits of all weights, 2 to 16; left out, the target's."
     )
@@ -312,7 +317,7 @@ class WidthOptions(Options, kw_only=True):
     overrides: Overrides | None = option(
         overrides(),
         None,
-        "The four options above in one object; what is given beside it wins.",
+        "The five options above in one object; what is given beside it wins.",
         flag="",
     )
 

@@ -46,6 +46,7 @@ def overrides_of(options: WidthOptions) -> Overrides | None:
         given,
         keep_float=(*given.keep_float, *options.keep_float),
         bits={**given.bits, **(options.bits or {})},
+        blocks={**given.blocks, **(options.node_block or {})},
         weight_bits=_first(options.weight_bits, given.weight_bits),
         activation_bits=_first(options.activation_bits, given.activation_bits),
     )

@@ -47,11 +47,7 @@ def in_blocks(
             remedy=f"leave it out, or give --target {_able(target)}",
         )
     width = blocks.bits[0] if bits is None else bits
-    if size not in blocks.sizes:
-        raise UsageError(
-            f"--block {size}: target {target.name} has blocks of {_listed(blocks.sizes)}",
-            remedy="give one of them",
-        )
+    check_size(f"--block {size}", size, target)
     if dynamic and blocks.dynamic is None:
         raise UsageError(
             f"--activations dynamic: target {target.name} computes with floats beside blocks",
@@ -149,6 +145,20 @@ def _dynamic(target: Target, dynamic: BlockActivations, weight: SchemeOverride) 
         rules=(*target.rules, dense),
         unsigned=Unsigned(),
     )
+
+
+def check_size(place: str, size: int, target: Target) -> None:
+    """Refuse a size of blocks that a target does not have.
+
+    Raises:
+        UsageError: It has others.
+    """
+    sizes = () if target.blocks is None else target.blocks.sizes
+    if sizes and size not in sizes:
+        raise UsageError(
+            f"{place}: target {target.name} has blocks of {_listed(sizes)}",
+            remedy="give one of them",
+        )
 
 
 def check_width(place: str, bits: int, target: Target, size: int) -> None:

@@ -8,7 +8,7 @@ of the noise goes away is what the cause explains.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from intact.config import TensorQuantConfig
 from intact.data.batching import real_samples, sample_count
 from intact.engines.executor import Run
 from intact.engines.piecewise import FloatPieces
+from intact.limits import TRIED_BYTES
 from intact.numerics.affine import fake_quantize, params_from_range
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels
@@ -36,6 +37,8 @@ Quantizer = Callable[[Array], Array]
 
 _CHANNELS = 1
 """The axis of channels."""
+_BYTES = 4
+"""Of a float32."""
 _TAIL = 99.99
 """Percentile that a range without its tail holds."""
 
@@ -286,7 +289,10 @@ class ConstantTrials:
 
     def powers(self, parts: Sequence[Part]) -> list[float]:
         """Return the noise powers with each of some groups quantized as in the plan."""
-        return self._noises([{point.end: _stored(point) for point in part} for part in parts])
+        found: list[float] = []
+        for some in _within_memory(parts):
+            found += self._noises([{point.end: _stored(point) for point in part} for part in some])
+        return found
 
     def explained_part(
         self, constant: Constant, ways: Sequence[WithoutInConstant | None]
@@ -317,6 +323,26 @@ class ConstantTrials:
 
         found = self._runs.errors(*map(run_of, changes))
         return [float(each.outputs[self._output].noise.sum()) for each in found]
+
+
+def _within_memory(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Divide groups of constants: of those that are tried at once a session each holds copies."""
+    some: list[Part] = []
+    held = 0
+    for part in parts:
+        size = sum(np.prod(_shape(point), dtype=np.int64) * _BYTES for point in part)
+        if some and held + size > TRIED_BYTES:
+            yield some
+            some, held = [], 0
+        some.append(part)
+        held += int(size)
+    if some:
+        yield some
+
+
+def _shape(point: QuantPoint) -> tuple[int, ...]:
+    value = point.value.const_value
+    return () if value is None else tuple(value.shape.numpy())
 
 
 def _stored(point: QuantPoint) -> Array:

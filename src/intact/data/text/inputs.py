@@ -43,6 +43,8 @@ _CACHES = ("past", "cache")
 """What the name of a cache has."""
 _CODES = (np.dtype(np.int8), np.dtype(np.uint8))
 """Types of caches that hold codes."""
+_OF_WINDOWS = (Part.MASK, Part.POSITIONS, Part.NUMBERS, Part.SEGMENTS)
+"""What follows from the length of a window that is full."""
 _RANKS = {Part.NUMBERS: 1}
 _PASSED_ON = frozenset({"Cast", "Clip", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """What may stand between token ids and the table in which they are looked up."""
@@ -121,6 +123,28 @@ class TokenInputs(msgspec.Struct, frozen=True):
                     remedy="leave one axis behind the first open in the model, or give arrays of "
                     "all inputs",
                 )
+
+    def constant(self, *, numbers: bool) -> Batch:
+        """Return inputs that hold the same in all windows, of a model that scores the next token.
+
+        That are empty caches, in which nothing can be; and masks and numbers of tokens, as windows
+        are full.
+
+        Args:
+            numbers: Whether to return masks and numbers of tokens too.
+
+        Returns:
+            By name, for a batch of one; nothing where the model leaves sizes open.
+        """
+        if not self.logits or self.length is None:
+            return {}
+        alike = {Part.CACHE, *(_OF_WINDOWS if numbers else ())}
+        made = self.feed(np.zeros(self.length, np.int64))
+        return {
+            name: array
+            for name, array in made.items()
+            if self.parts[name] in alike and not (self.parts[name] is Part.CACHE and array.size)
+        }
 
     def feed(self, ids: Ids, *, size: int | None = None, past: int = 0) -> Batch:
         """Make the inputs for a row of tokens; nothing is in its caches.

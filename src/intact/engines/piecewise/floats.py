@@ -59,7 +59,8 @@ class FloatPieces:
             own = {reader: constants[reader] for reader in piece.constants if reader in constants}
             if own:
                 changed.add(at)
-                found._sessions[at] = _session(self._graph, piece, own)
+                # The store that sessions share keeps what it once held: these come and go.
+                found._sessions[at] = _session(self._graph, piece, own, shares_memory=False)
         found._exchanged = frozenset(changed)
         return found
 
@@ -119,9 +120,11 @@ class FloatPieces:
         return found[::-1]
 
 
-def _session(graph: Graph, piece: Piece, constants: Mapping[Reader, Array]) -> ort.InferenceSession:
+def _session(
+    graph: Graph, piece: Piece, constants: Mapping[Reader, Array], *, shares_memory: bool = True
+) -> ort.InferenceSession:
     model, _ = piece_model(graph, piece, constants)
-    return make_session(model, threads=1, shares_memory=True)
+    return make_session(model, threads=1, shares_memory=shares_memory)
 
 
 def _run(

@@ -10,6 +10,7 @@ import mmap
 import os
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 import numpy as np
@@ -25,7 +26,7 @@ from intact.graph.files.tensors import change_tensors
 _Identity = tuple[int, int, int, int]
 
 
-class MappedFile(msgspec.Struct, frozen=True, eq=False):
+class MappedFile(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """A memory-mapped file, read-only.
 
     The content stays valid when the file is replaced or removed, but changes when the file is
@@ -51,7 +52,9 @@ class MappedFile(msgspec.Struct, frozen=True, eq=False):
         with open_file(path) as file:
             # The map outlives the handle, which is closed on return.
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return MappedFile(path.resolve(), pages, _identity(os.fstat(file.fileno())))
+            found = MappedFile(path.resolve(), pages, _identity(os.fstat(file.fileno())))
+        _mapped.add(found)
+        return found
 
     def is_still_there(self) -> bool:
         """Tell whether the path still has the same, unchanged file."""
@@ -59,6 +62,20 @@ class MappedFile(msgspec.Struct, frozen=True, eq=False):
             return _identity(self.path.stat()) == self._identity
         except OSError:
             return False
+
+
+_mapped: WeakSet[MappedFile] = WeakSet()
+
+
+def release_pages() -> None:
+    """Let go of the pages of mapped weights: those that are read again come from the file.
+
+    They would count as memory of this process as often as the file is mapped, by a session too.
+    """
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    for file in list(_mapped):
+        file.pages.madvise(mmap.MADV_DONTNEED)
 
 
 class MappedTensor(ir.Tensor[npt.NDArray[np.generic]]):

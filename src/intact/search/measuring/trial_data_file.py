@@ -50,6 +50,7 @@ class _Group(msgspec.Struct, forbid_unknown_fields=True):
 class _Overrides(msgspec.Struct, forbid_unknown_fields=True):
     keep_float: list[str]
     bits: dict[str, int]
+    blocks: dict[str, int]
     weight_bits: int | None
     activation_bits: int | None
     widths: dict[str, int]
@@ -133,6 +134,7 @@ def save_trial_data(trial_data: TrialData, folder: Path) -> None:
         _Overrides(
             list(overrides.keep_float),
             dict(overrides.bits),
+            dict(overrides.blocks),
             overrides.weight_bits,
             overrides.activation_bits,
             {str(end): bits for end, bits in overrides.widths.items()},
@@ -191,6 +193,7 @@ def _decode(document: _Document, folder: Path) -> TrialData:
     overrides = Overrides(
         tuple(asked.keep_float),
         asked.bits,
+        asked.blocks,
         asked.weight_bits,
         asked.activation_bits,
         {TensorEnd.parse(end): bits for end, bits in asked.widths.items()},
