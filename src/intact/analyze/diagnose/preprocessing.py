@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.framing import better_framing
 from intact.analyze.diagnose.preparations import (
     Preparation,
     Steps,
@@ -151,7 +152,33 @@ def preprocessing_findings(
         if not number and case.data.shape[case.axis] == len("rgb"):
             # Only of the best: to swap the channels of each way would double the first round.
             waiting += [swap_channels(each) for each in waiting if not each.steps.rearranges]
+    if not found and _is_in_place(case):
+        found = _framing_findings(case)
     return found or _impossible(case) or broken_answers(present, kept, case.name)
+
+
+def _framing_findings(case: _Case) -> list[Finding]:
+    """Say that pictures show another part than the model was trained on, or are squeezed."""
+    steps = Steps.of(case.given)
+
+    def run(pixels: Floats) -> Outcome:
+        return case.trials.run(len(pixels), {case.name: steps.apply(pixels, case.axis)})
+
+    labels = class_labels(case.kept, case.run(steps, 1))
+    labels = case.kept.labels if labels is not None else None
+    better = better_framing(case.data, case.axis, run, labels)
+    if better is None:
+        return []
+    framing, before, after = better
+    if labels is None:
+        had, has = (float(each.information.mean()) for each in (before, after))
+        told = f"the float model tells the samples apart better ({had:.2f} bits, {has:.2f} so)"
+        told = f"{told} with {framing.name}"
+    else:
+        told = _accuracies(before.right(labels), after.right(labels), framing.name)
+    remedies = (Remedy(text=framing.remedy),)
+    unit = "dB" if labels is None else "points"
+    return [Finding("preprocessing", told, PROVEN, "", case.name, remedies, unit=unit)]
 
 
 def _judge_ways(case: _Case, present: Outcome, ways: Sequence[_Way]) -> list[Finding]:
@@ -240,13 +267,13 @@ def _by_labels(case: _Case, present: Outcome, way: _Way) -> str:
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
     if gained <= lost or chance_of(gained, gained + lost) > _CHANCE:
         return ""
-    return _accuracies(before, after, way)
+    return _accuracies(before, after, way.preparation.name)
 
 
-def _accuracies(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], way: _Way) -> str:
+def _accuracies(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], name: str) -> str:
     return (
         f"the float model is right for {100 * before.mean():.1f} % of {len(before)} samples, for "
-        f"{100 * after.mean():.1f} % with {way.preparation.name}"
+        f"{100 * after.mean():.1f} % with {name}"
     )
 
 
@@ -288,7 +315,7 @@ def _by_answers(case: _Case, present: Outcome, way: _Way) -> str:
     if not _is_tuned(case, way):
         return ""
     if labels is not None:
-        return _accuracies(present.right(labels), way.outcome.right(labels), way)
+        return _accuracies(present.right(labels), way.outcome.right(labels), way.preparation.name)
     return _differing(present, way)
 
 
