@@ -170,6 +170,15 @@ def test_one_image_gives_the_likeliest_classes_of_both_models(
     assert not list(Path().glob("*.npz"))
 
 
+def test_a_result_that_is_not_there_is_named_before_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("evaluate", "run", "diagnose"):
+        assert run([command, str(tmp_path / "nope")]) == 2
+        assert "nope does not exist" in capsys.readouterr().err
+
+
+
 SHAPES: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [
     ((5, 1, 8, 8), (None, 3, 8, 8)),
     ((5, 8, 8, 1), (None, 8, 8, 3)),
