@@ -19,6 +19,7 @@ from intact.graph.passes import library
 from intact.graph.passes.canonical import (
     MOST_FILLED,
     fill_weights,
+    gather_by_lists,
     pool_spatial_means,
     write_as_products,
     write_sums_as_adds,
@@ -37,7 +38,7 @@ from intact.graph.passes.lengths import fold_lengths
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import drop_whole_axes, remove_no_ops
 from intact.graph.passes.opset_forms import depends_on_opset, write_opset_forms
-from intact.graph.passes.split_heads import split_heads
+from intact.graph.passes.split_heads import split_heads, transpose_heads
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.window_pads import write_pads
@@ -58,7 +59,8 @@ def normalize(
 
     Afterwards every node and value has a unique name (the model's own where it had one), constants
     are initializers, shapes and types are inferred, and constant expressions are folded. No-ops are
-    removed. A division by a constant is a Mul, a Concat with zeros a Pad. BatchNormalization and
+    removed. A division by a constant is a Mul, a Concat with zeros a Pad, a Gather by
+    a table one by a list. BatchNormalization and
     other constants per channel are folded into the convolution before them. A dense layer is one
     Gemm, a Sum of two is an Add, a mean over all spatial axes is a GlobalAveragePool. Pools and
     transposed convolutions have pads instead of ``ceil_mode`` and ``auto_pad``. Operators whose
@@ -106,6 +108,7 @@ def normalize(
     # takes nothing before it is a Gemm, and is none with a weight of three axes.
     write_as_products(model)
     write_zeros_as_pads(model)
+    gather_by_lists(model)
     turn_weights(model)
     flatten_weights(model)
     join_dense_layers(model)
@@ -178,7 +181,8 @@ def _simplify(model: ir.Model) -> None:
             changed |= filled > 0
             changed |= drop_whole_axes(model) > 0
             changed |= remove_no_ops(model) > 0
-            changed |= split_heads(model) > 0  # transpositions behind may be joined
+            # Transpositions behind may be joined.
+            changed |= split_heads(model) + transpose_heads(model) > 0
             library.remove_unused(model)
             if not changed:
                 break

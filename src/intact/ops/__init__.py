@@ -8,7 +8,7 @@ and the pads of windows.
 from __future__ import annotations
 
 EXPANDABLE = (
-    *("Attention", "BatchNormalization", "Div", "Einsum", "GroupNormalization"),
+    *("Attention", "BatchNormalization", "Col2Im", "Div", "Einsum", "GroupNormalization"),
     *("GroupQueryAttention", "HardSigmoid", "InstanceNormalization", "LayerNormalization"),
     *(
         "LpNormalization",

@@ -53,7 +53,13 @@ def test_what_the_steps_made_becomes_the_same_pixels(
 
 @pytest.mark.parametrize(
     ("low", "high", "ends"),
-    [(0, 255, (0, 255)), (0, 1, (0, 1)), (-1, 1, (-1, 1)), (-2.1, 2.6, (-2.1, 2.6))],
+    [
+        (0, 255, (0, 255)),
+        (0, 16, (0, 16)),
+        (0, 1, (0, 1)),
+        (-1, 1, (-1, 1)),
+        (-2.1, 2.6, (-2.1, 2.6)),
+    ],
 )
 def test_black_and_white_follow_from_the_values(
     low: float, high: float, ends: tuple[float, float]

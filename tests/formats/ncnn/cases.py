@@ -286,6 +286,11 @@ IMAGE_CASES: dict[str, Build] = {
     "concat of channels": lambda b, x: b.node("Concat", x, b.node("Relu", x), axis=1),
     "concat of columns": lambda b, x: b.node("Concat", x, b.node("Relu", x), axis=-1),
     "flatten": node("Flatten"),
+    "pad of rows": lambda b, x: _pad([0, 1, 0, 0, 0, 2])(b, _reshape(-1, 8, 21)(b, x)),
+    "pad of rows by edges": lambda b, x: _pad([0, 1, 2, 0, 0, 1], "edge")(
+        b, _reshape(-1, 8, 21)(b, x)
+    ),
+    "pad of numbers": lambda b, x: _pad([0, 3, 0, 1])(b, b.node("Flatten", x)),
     "reshape": _reshape(-1, 8, 21),
     "reshape, kept": _reshape(0, 2, 2, 42),
     "squeeze": lambda b, x: b.with_axes("Squeeze", b.node("GlobalMaxPool", x), [2, 3]),

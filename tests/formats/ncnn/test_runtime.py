@@ -8,9 +8,11 @@ import sys
 import numpy as np
 import pytest
 
+import intact
 from intact.errors import ExportError, MissingExtraError
 from intact.formats.ncnn.run import NcnnRuntime, ncnn_version
 from tests.formats.ncnn.cases import build_case, written_from
+from tests.models import ModelBuilder
 from tests.plans import calibrated, planned
 
 pytestmark = pytest.mark.runtime_fact("ncnn")
@@ -67,3 +69,14 @@ def test_float_model_runs() -> None:
     x = np.ones((4, 6, 7), np.float32)
     (found,) = runtime.run({written.inputs["x"]: x}, written.outputs.values()).values()
     np.testing.assert_array_equal(found, x)
+
+
+def test_a_class_token_is_put_in_front_of_the_patches() -> None:
+    b = ModelBuilder(17)
+    patches = b.node("MatMul", b.input("x", [1, 6, 8]), b.weight(8, 8))
+    tokens = b.node("Concat", b.weight(1, 1, 8), patches, axis=1)
+    b.node("MatMul", tokens, b.weight(8, 4), out="y")
+    b.output("y", [1, 7, 4])
+    data = {"x": np.random.default_rng(0).normal(size=(16, 6, 8)).astype(np.float32)}
+    made = intact.quantize(b.build(), data, target="ncnn")
+    assert not any(each.mismatches for each in intact.verify(made, data).outputs)

@@ -380,6 +380,68 @@ def comparisons(b: FileBuilder) -> list[int]:
     ]
 
 
+def choices(b: FileBuilder) -> list[int]:
+    """SELECT_V2 of codes, floats and indices, behind comparisons that are joined."""
+    q: dict[str, Any] = {"scale": 0.3, "zero": -5}
+    shape = (1, 8, 8, 4)
+    x = conv(b, image(b), shape)
+    y = b.codes((1, 1, 1, 4), **q)
+    most, least, both, other, chosen = (b.tensor(shape, "bool") for _ in range(5))
+    b.op("GREATER_EQUAL", [x, y], most, "GreaterEqualOptions", version=2)
+    b.op("LESS_EQUAL", [x, y], least, "LessEqualOptions", version=2)
+    b.op("LOGICAL_AND", [most, least], both, "LogicalAndOptions")
+    b.op("LOGICAL_NOT", [both], other, "LogicalNotOptions")
+    row = b.tensor((1, 1, 8, 1), "bool", data=b.random.random((1, 1, 8, 1)) < 0.5)
+    b.op("LOGICAL_OR", [most, row], chosen, "LogicalOrOptions")
+    ids = b.input((1, 5), "int32", scale=None)
+    zero = b.tensor((1, 1), "int32", None, data=[[1]])
+    few = b.op("LESS_EQUAL", [ids, zero], b.tensor((1, 5), "bool"), "LessEqualOptions")
+    floats = b.op("DEQUANTIZE", [x], b.tensor(shape, "float32"), "DequantizeOptions")
+    none = b.tensor((), "float32", data=-1e9)
+    where = "SelectV2Options"
+    return [
+        b.op("SELECT_V2", [chosen, x, y], b.tensor(shape, **q), where, version=1),
+        b.op("SELECT_V2", [other, none, floats], b.tensor(shape, "float32"), where),
+        b.op("SELECT_V2", [few, ids, zero], b.tensor((1, 5), "int32", None), where),
+    ]
+
+
+def remainders(b: FileBuilder) -> list[int]:
+    """FLOOR_MOD of both signs, POW and REDUCE_PROD, of floats and whole numbers."""
+    shape = (1, 8, 8, 4)
+    x = conv(b, image(b), shape)
+    floats = b.op("DEQUANTIZE", [x], b.tensor(shape, "float32"), "DequantizeOptions")
+    ids = b.input((1, 5), "int32", scale=None)
+    divisors = b.tensor((4,), "float32", data=[1.7, -1.7, 0.3, -30])
+    three = b.tensor((1, 1), "int32", None, data=[[-3]])
+    two = b.tensor((), "float32", data=2)
+    rest = b.op("FLOOR_MOD", [floats, divisors], b.tensor(shape, "float32"), "FloorModOptions")
+    axes, out = b.ints(3), b.tensor((1, 8, 8), "float32")
+    return [
+        rest,
+        b.op("FLOOR_MOD", [ids, three], b.tensor((1, 5), "int32", None), "FloorModOptions"),
+        b.op("POW", [floats, two], b.tensor(shape, "float32"), "PowOptions"),
+        b.op("REDUCE_PROD", [rest, axes], out, "ReducerOptions"),
+    ]
+
+
+def tables(b: FileBuilder) -> list[int]:
+    """EMBEDDING_LOOKUP of floats and of codes that become floats, GATHER in each row."""
+    ids = b.input((1,), "int32", scale=None)
+    rows = b.tensor((9, 4), "float32", data=b.random.standard_normal((9, 4)))
+    codes = b.codes((9, 4), scale=0.02)
+    x = conv(b, image(b), (1, 8, 8, 4))
+    places = b.op("ARG_MAX", [x, b.ints(3)], b.tensor((1, 8, 8), "int32", None), "ArgMaxOptions",
+                  outputType=TYPES["int32"], version=2)  # fmt: skip
+    places = b.op("RESHAPE", [places, b.ints(1, 8, 8, 1)], b.tensor((1, 8, 8, 1), "int32", None))
+    return [
+        b.op("EMBEDDING_LOOKUP", [ids, rows], b.tensor((1, 4), "float32")),
+        b.op("EMBEDDING_LOOKUP", [ids, codes], b.tensor((1, 4), "float32"), version=3),
+        b.op("GATHER", [x, places], b.tensor((1, 8, 8, 1), scale=0.3, zero=-5), "GatherOptions",
+             axis=3, batchDims=3, version=5),
+    ]  # fmt: skip
+
+
 def densified(b: FileBuilder) -> list[int]:
     """DENSIFY of a matrix by rows and of a kernel in blocks, int8, float16 and float32."""
     x = image(b, 1, 4, 4, 8)
@@ -433,6 +495,9 @@ CASES = {
         inputs_read_twice,
         stretched,
         comparisons,
+        choices,
+        remainders,
+        tables,
         densified,
     )
 }

@@ -13,14 +13,20 @@ import pytest
 from onnx import TensorProto, helper
 
 import intact
+from intact.engines.session import FloatModel
 from intact.errors import ExportError
 from intact.formats.base.format import Io
 from intact.formats.registry import FORMATS
 from intact.formats.tflite.deployed import run_tflite
+from intact.formats.tflite.read import assemble
+from intact.formats.tflite.reader.decode import open_tflite
+from intact.formats.tflite.reader.operators import build_model
 from intact.formats.tflite.run import Kernels
+from intact.formats.tflite.spellings import NODES, POSITIONS, PRODUCT, SELECTIONS
 from intact.formats.tflite.verify import verify_tflite
 from intact.formats.tflite.write import write_tflite
-from intact.plan import Overrides
+from intact.plan import Overrides, QuantizedGraph
+from intact.program.deployed import deployed_program
 from intact.program.lower import lower
 from intact.program.passes.layout import IoLayout
 from tests.formats.tflite.files import operators_of
@@ -145,6 +151,9 @@ def test_other_windows_over_three_axes_are_refused_as_not_written(form: str) -> 
 
 
 FORMS: dict[str, Callable[[ModelBuilder, str], str | tuple[str, ...]]] = {
+    "And, Not": lambda b, x: b.node(
+        "And", b.node("Greater", x, b.scalar(0.2)), b.node("Not", b.node("Equal", x, b.scalar(0.5)))
+    ),
     "ArgMax": lambda b, x: b.node("ArgMax", x, axis=1, keepdims=0),
     "ArgMin of kept axes": lambda b, x: b.node("ArgMin", x, axis=-1, keepdims=1),
     "Cast to int32": lambda b, x: b.node("Cast", x, to=TensorProto.INT32),
@@ -161,14 +170,19 @@ FORMS: dict[str, Callable[[ModelBuilder, str], str | tuple[str, ...]]] = {
         "GatherElements", x, b.constant(np.arange(480).reshape(2, 8, 5, 6) % 8 - 4), axis=2
     ),
     "GatherND": lambda b, x: b.node("GatherND", x, b.constant(np.array([[0, -1], [1, 2]]))),
+    "IsNaN": lambda b, x: b.node("IsNaN", b.node("Sqrt", x)),
     "LRN": lambda b, x: b.node("LRN", x, size=3, alpha=0.3, beta=0.6, bias=1.5),
     "Mod": lambda b, x: b.node("Mod", x, b.scalar(1.5), fmod=1),
     "Mod of integers": lambda b, x: b.node(
         "Mod", b.node("Cast", x, to=TensorProto.INT64), b.constant(np.array(-3))
     ),
+    "Or": lambda b, x: b.node(
+        "Or", b.node("GreaterOrEqual", x, b.scalar(0.5)), b.node("Less", x, b.scalar(-0.5))
+    ),
     "Pad": lambda b, x: b.node(
         "Pad", b.node("Ceil", x), b.ints(0, 0, 1, 2, 0, 1, 0, 2), b.scalar(-7.5)
     ),
+    "Pow": lambda b, x: b.node("Pow", x, b.scalar(2.0)),
     "ReduceL1": lambda b, x: b.node("ReduceL1", x, axes=[1, 3]),
     "ReduceL2": lambda b, x: b.node("ReduceL2", x, axes=[2], keepdims=0),
     "ReduceLogSum": lambda b, x: b.node("ReduceLogSum", b.node("Exp", x), axes=[1]),
@@ -184,17 +198,35 @@ FORMS: dict[str, Callable[[ModelBuilder, str], str | tuple[str, ...]]] = {
     "Sign": lambda b, x: b.node("Sign", x),
     "TopK": lambda b, x: top(b, x, 2, axis=1),
     "TopK of the least": lambda b, x: top(b, x, 3, axis=-1, largest=0),
+    "Where": lambda b, x: b.node("Where", b.node("LessOrEqual", x, b.scalar(0.5)), x, b.weight(6)),
 }
 """A node of each kind that is written as what LiteRT has, of an input ``[2, 8, 4, 6]``."""
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_nodes_in_float_give_what_onnx_runtime_does(form: str) -> None:
+def model_of(form: str) -> onnx.ModelProto:
     b = ModelBuilder(17)
     made = FORMS[form](b, b.input("x", [2, 8, 4, 6]))
     for name in (made,) if isinstance(made, str) else made:
         b.outputs.append(helper.make_empty_tensor_value_info(name))
-    model = b.build()
+    return b.build()
+
+
+def test_every_node_that_has_a_spelling_is_in_a_form() -> None:
+    spelled = {each.onnx for each in (*NODES, *POSITIONS, *SELECTIONS, PRODUCT)}
+    assert spelled <= {node.op_type for form in FORMS for node in model_of(form).graph.node}
+
+
+def read_back(plan: QuantizedGraph, content: bytes, feeds: Arrays) -> Arrays:
+    """Return what a written file computes once it is read as a graph of floats."""
+    program = deployed_program(plan, float_operations=True)
+    given = {name: each.as_stored(feeds[name]) for name, each in program.inputs.items()}
+    found = FloatModel(assemble(build_model(open_tflite(content)))).run(given)
+    return {name: each.as_in_model(found[name]) for name, each in program.outputs.items()}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nodes_in_float_give_what_onnx_runtime_does(form: str) -> None:
+    model = model_of(form)
     x = np.random.default_rng(0).normal(0, 2, (2, 8, 4, 6)).astype(np.float32)
     x[0, 0, 0] = [0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997]  # ties, and what is next to one
     plan = planned(
@@ -203,8 +235,9 @@ def test_nodes_in_float_give_what_onnx_runtime_does(form: str) -> None:
     content = FORMATS["tflite"].writer.write(plan, Io.FLOAT).files["model.int8.tflite"]  # type: ignore[attr-defined]
     session = ort.InferenceSession(model.SerializeToString())
     wanted = session.run(None, {"x": x})
-    for kernels in (Kernels.REF, Kernels.XNNPACK):
-        found = run_tflite(plan, content, {"x": x}, kernels)
+    ways = [run_tflite(plan, content, {"x": x}, each) for each in (Kernels.REF, Kernels.XNNPACK)]
+    # What is written is read, and means the same.
+    for found in (*ways, read_back(plan, content, {"x": x})):
         for value, expected in zip(session.get_outputs(), wanted, strict=True):
             is_wide = expected.dtype == np.float64
             assert found[value.name].dtype == (np.float32 if is_wide else expected.dtype)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
+from intact.formats.tflite import spellings, writer
 from intact.formats.tflite.reader.common import READERS
 from intact.formats.tflite.reader.schema import OPERATORS, OPTIONS, TEXT, Element, Fused, Padding
 
@@ -89,6 +90,19 @@ def test_operator_codes_are_those_of_the_schema() -> None:
     import_module("intact.formats.tflite.reader.operators")  # registers the readers
     assert len(READERS) > 50
     assert set(READERS) <= set(OPERATORS.values())
+
+
+def test_what_is_written_is_read() -> None:
+    tables = [rows for rows in vars(spellings).values() if isinstance(rows, tuple)]
+    rows = [row for table in tables for row in table if isinstance(row, spellings.Spelling)]
+    files = (Path(writer.__path__[0])).glob("*.py")
+    words = {word for file in files for word in re.findall(r'"(\w+)"', file.read_text("utf-8"))}
+    written = {row.code for row in rows if row.is_written} | words & set(
+        vars(schema.BuiltinOperator)
+    )
+    import_module("intact.formats.tflite.reader.operators")  # registers the readers
+    assert len(written) > 60
+    assert written <= set(READERS)
 
 
 @pytest.mark.parametrize(

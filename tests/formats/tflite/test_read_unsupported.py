@@ -86,6 +86,50 @@ def _codes_added(b: FileBuilder) -> int:
     return b.op("SCATTER_ND", [places, b.input((2, 2), scale=0.05), b.ints(3, 2)], out)
 
 
+def _powers_of_codes(b: FileBuilder) -> int:
+    out = b.tensor(SHAPE, scale=0.05)
+    return b.op("POW", [_image(b), b.codes(SHAPE, scale=0.05)], out, "PowOptions")
+
+
+def _choice_of_scales(b: FileBuilder) -> int:
+    mask = b.tensor(SHAPE, "bool", data=np.ones(SHAPE))
+    out = b.tensor(SHAPE, scale=0.07)
+    return b.op("SELECT_V2", [mask, _image(b), b.codes(SHAPE, scale=0.05)], out)
+
+
+def _operand_left_out(b: FileBuilder) -> int:
+    mask = b.tensor(SHAPE, "bool", data=np.ones(SHAPE))
+    return b.op("SELECT_V2", [mask, _image(b)], b.tensor(SHAPE, scale=0.05))
+
+
+def _choice_of_types(b: FileBuilder) -> int:
+    mask = b.tensor((4,), "bool", data=np.ones(4))
+    inputs = [mask, b.input((1, 4), "int32", scale=None), b.input((1, 4), "float32")]
+    return b.op("SELECT_V2", inputs, b.tensor((1, 4), "float32"))
+
+
+def _conditions_of_numbers(b: FileBuilder) -> int:
+    x = b.input((1, 4), "float32")
+    return b.op("LOGICAL_AND", [x, x], b.tensor((1, 4), "float32"))
+
+
+def _row_outside(b: FileBuilder) -> int:
+    _image(b)
+    rows = b.codes((4, 2), scale=0.05)
+    return b.op("EMBEDDING_LOOKUP", [b.ints(4), rows], b.tensor((1, 2), scale=0.05))
+
+
+def _table_with_zero_points(b: FileBuilder) -> int:
+    ids = b.input((1,), "int32", scale=None)
+    rows = b.codes((4, 2), scale=0.05, zero=3)
+    return b.op("EMBEDDING_LOOKUP", [ids, rows], b.tensor((1, 2), "float32"))
+
+
+def _gathered_by_sample(b: FileBuilder) -> int:
+    places, out = b.ints(0, shape=(1, 1)), b.tensor((1, 1, 4, 2), scale=0.05)
+    return b.op("GATHER", [_image(b), places], out, "GatherOptions", axis=1, batchDims=1)
+
+
 def _sparse_like(b: FileBuilder) -> int:
     from ai_edge_litert import schema_py_generated as schema
 
@@ -246,6 +290,14 @@ def _elsewhere(b: FileBuilder) -> int:
         (_sums_of_codes, "it sums codes"),
         (_place_outside, "an index lies outside its axis"),
         (_codes_added, "it adds codes or conditions, as places are equal"),
+        (_powers_of_codes, "it computes with codes, which is not read"),
+        (_choice_of_scales, "another scale than its input, which it only moves"),
+        (_operand_left_out, "its input 2 is absent"),
+        (_choice_of_types, "it takes bool, int32, float32 and gives float32"),
+        (_conditions_of_numbers, "it takes float32, float32 and gives float32"),
+        (_row_outside, "an index lies outside its axis"),
+        (_table_with_zero_points, "its table has zero points"),
+        (_gathered_by_sample, "it gathers by sample"),
         (_sparse_like, "a sparse tensor: its order of axes is []"),
         (_sparse(_set_indices(0, 2, 2, 9)), "an index of axis 1 lies outside it"),
         (_sparse(_set_indices(0, 2, 2)), "its segments do not fit its indices"),

@@ -200,6 +200,23 @@ NORMS = [
 ]
 
 
+def columns(
+    image: tuple[int, int], block: tuple[int, int], count: int, **attributes: list[int]
+) -> Case:
+    data = numbers(2, 3 * block[0] * block[1], count)
+    sizes = (np.array(image, np.int64), np.array(block, np.int64))
+    return Case("Col2Im", (data, *sizes), attributes, 18, constants=(1, 2))
+
+
+COLUMNS = [
+    columns((6, 4), (2, 2), 6, strides=[2, 2]),
+    columns((6, 6), (3, 2), 6, strides=[3, 2]),
+    columns((5, 5), (2, 3), 12),
+    columns((7, 8), (2, 3), 18, strides=[2, 1], dilations=[2, 1], pads=[1, 0, 0, 0]),
+    columns((5, 4), (2, 2), 4, strides=[2, 2]),  # its last row is in no window
+]
+
+
 def attention(
     heads: tuple[int, int] = (4, 4),
     lengths: tuple[int, int] = (5, 5),
@@ -350,7 +367,7 @@ GROUPED = [
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize(
-    "case", [*EINSUMS, *NORMS, *ATTENTIONS, *HEADS, *ROTATIONS, *GROUPED], ids=str
+    "case", [*EINSUMS, *NORMS, *COLUMNS, *ATTENTIONS, *HEADS, *ROTATIONS, *GROUPED], ids=str
 )
 def test_what_is_written_out_computes_the_same(case: Case, is_open: bool) -> None:
     graph = case.graph(is_open=is_open)

@@ -36,7 +36,8 @@ F = np.float32
             ("Div", F(1)),
             ("Mul", np.ones((1, 1), F)),
         ),
-        *(("Max", F(-np.inf)), ("Min", F(np.inf))),
+        *(("Max", F(-np.inf)), ("Min", F(np.inf)), ("Max", np.full(3, -np.inf, F))),
+        ("Add", np.zeros((1, 3), F)),
     ],
 )
 def test_neutral_constants(op_type: str, constant: Any) -> None:
@@ -55,7 +56,8 @@ def test_neutral_constants(op_type: str, constant: Any) -> None:
         ("Max", F(-3.4e38)),
         ("Max", F(np.inf)),
         ("Min", F(np.nan)),
-        ("Max", np.full(3, -np.inf, F)),
+        ("Add", np.array([0, 0, 1e-45], F)),
+        ("Add", np.zeros((0, 3), F)),
     ],
 )
 def test_near_neutral_constants_stay(op_type: str, constant: Any) -> None:
@@ -91,3 +93,41 @@ def test_copies_between_ports_stay() -> None:
     assert kept == ["second", "third", "copy"]
     seven = graph.value("seven")
     assert seven.is_graph_output()
+
+
+def guarded(mask: Any, *, axis: int = -1, scale: Any = F(0.5), other: bool = False) -> ModelBuilder:
+    """An attention as torch's exporter writes it: a Softmax that is NaN becomes 0."""
+    b = ModelBuilder(17)
+    x = b.input("x", [2, 3, 4])
+    scores = b.node("MatMul", x, b.node("Transpose", x, perm=[0, 2, 1]))
+    scores = b.node("Add", b.node("Mul", scores, b.constant(scale)), b.constant(mask))
+    attention = b.node("Softmax", scores, axis=axis)
+    checked = b.node("Neg", attention) if other else attention
+    b.node("Where", b.node("IsNaN", checked), b.constant(F(0)), attention, out="y")
+    b.output("y")
+    return b
+
+
+CAUSAL = np.triu(np.full((3, 3), -np.inf, F), 1)
+
+
+@pytest.mark.parametrize("mask", [np.zeros((3, 3), F), CAUSAL, F(-5)], ids=["none", "causal", "1"])
+def test_guards_behind_rows_that_keep_something_go(mask: Any) -> None:
+    graph = normalize(guarded(mask).build())
+    assert {"Where", "IsNaN"}.isdisjoint(node.op_type for node in graph.nodes)
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        guarded(np.where(np.arange(3)[:, None] == 1, F(-np.inf), F(0)) + np.zeros((3, 3), F)),
+        guarded(CAUSAL, axis=1),
+        guarded(CAUSAL, scale=F(np.inf)),
+        guarded(F(np.nan)),
+        guarded(F(-np.inf)),
+        guarded(F(1), other=True),
+    ],
+    ids=["a row", "axis", "scale", "nan", "all", "other"],
+)
+def test_guards_that_may_be_needed_stay(builder: ModelBuilder) -> None:
+    assert "Where" in [node.op_type for node in normalize(builder.build()).nodes]

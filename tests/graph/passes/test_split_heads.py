@@ -76,3 +76,28 @@ def test_parts_across_samples_stay() -> None:
     x = np.arange(288, dtype=np.float32).reshape(2, 6, 24)
     wanted = x.reshape(-1, 3, 3, 2, 4).transpose(2, 0, 3, 1, 4)[1]
     np.testing.assert_array_equal(FloatModel(graph, threads=1).run({"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize("batch", ["batch", 1])
+@pytest.mark.parametrize("joined", [-1, 2])
+def test_heads_are_transposed_where_they_are(batch: int | str, joined: int) -> None:
+    b = ModelBuilder(17)
+    keys = b.node("Relu", b.input("x", [batch, 2, 5, 4]))
+    keys = b.node("Transpose", b.node("Reshape", keys, b.ints(joined, 5, 4)), perm=[0, 2, 1])
+    b.node("Relu", b.node("Reshape", keys, b.ints(-1, 2, 4, 5)), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    assert [node.op_type for node in graph.nodes] == ["Relu", "Transpose", "Relu"]
+    x = np.arange(40, dtype=np.float32).reshape(1, 2, 5, 4)
+    np.testing.assert_array_equal(FloatModel(graph, threads=1).run({"x": x})["y"], x.swapaxes(2, 3))
+
+
+def test_a_transposition_that_others_read_stays() -> None:
+    b = ModelBuilder(17)
+    keys = b.node("Reshape", b.input("x", [1, 2, 5, 4]), b.ints(2, 5, 4))
+    turned = b.node("Transpose", keys, perm=[0, 2, 1])
+    b.node("Relu", turned, out="z")
+    b.node("Relu", b.node("Reshape", turned, b.ints(1, 2, 4, 5)), out="y")
+    b.output("y")
+    b.output("z")
+    assert 3 in ranks(normalize(b.build()))

@@ -35,6 +35,8 @@ _SMALL = 48
 _QUALITY = 82
 _TOLERANCE = 0.51
 """By how much pixels may leave 0 to 255: rounding, and the overshoot of resampling."""
+_DARK = 48
+"""Brightest value of a batch up to which nobody could see pictures on the scale of 0 to 255."""
 
 
 class Range(NamedTuple):
@@ -103,7 +105,7 @@ class PictureInput:
         """
         low, high = float(values.min()), float(values.max())
         undone = "brought back from mean and scale" if self.mean or self.scale else "as they are"
-        if low >= -_TOLERANCE and 1.5 < high <= 255 + _TOLERANCE:
+        if low >= -_TOLERANCE and _DARK < high <= 255 + _TOLERANCE:
             return Range(0.0, 255.0, f"pixels from 0 to 255, {undone}")
         if low >= -1e-3 and high <= 1 + 1e-3:
             return Range(0.0, 1.0, f"values from 0 to 1, {undone}")

@@ -67,7 +67,12 @@ def _transpose(operation: Transpose, step: Step, builder: NcnnBuilder) -> None:
 @WRITERS.register(Concat)
 def _concat(operation: Concat, step: Step, builder: NcnnBuilder) -> None:
     axis = _axis_of_sample(operation.axis, step)
-    bottoms = [builder.read(step, slot) for slot, _ in enumerate(step.inputs)]
+    bottoms = [
+        builder.constant(tensor, sample(tensor))
+        if tensor is not None and tensor.is_constant
+        else builder.read(step, slot)
+        for slot, tensor in enumerate(step.inputs)
+    ]
     builder.emit("Concat", name_of(step), bottoms, [builder.blob(step.outputs[0])], {0: axis})
 
 
@@ -115,12 +120,14 @@ def _split(operation: Split, step: Step, builder: NcnnBuilder) -> None:
 
 @WRITERS.register(Pad)
 def _pad(operation: Pad, step: Step, builder: NcnnBuilder) -> None:
-    """Write pads of images."""
-    if len(operation.pads) != 4:
-        raise Unsupported("only images are padded")
-    batch, channels, rows, columns = operation.pads
+    """Write pads of images, of rows of numbers and of single numbers."""
+    batch, *inner = operation.pads
+    if not 1 <= len(inner) <= 3:
+        raise Unsupported("only one to three axes are padded")
     if min(map(min, operation.pads)) < 0 or any(batch):
         raise Unsupported("it cuts off, or pads the batch")
+    none = (0, 0)
+    channels, rows, columns = (*(none,) * (3 - len(inner)), *inner)
     # ncnn repeats or mirrors within an image.
     if operation.mode is not PadMode.CONSTANT and any(channels):
         raise Unsupported("it pads channels by more than constants")

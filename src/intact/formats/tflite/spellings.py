@@ -71,6 +71,10 @@ def _function(
     )
 
 
+def _node(onnx: str, code: str, table: str, *, integer: int = 2) -> Spelling[str]:
+    return Spelling(onnx, code, onnx, table, integer)
+
+
 _ALPHA = {"alpha": "alpha"}
 
 FUNCTIONS = (
@@ -113,6 +117,8 @@ REDUCTIONS = (
     Spelling(Reduction.MAX, "REDUCE_MAX", "ReduceMax", "ReducerOptions"),
     Spelling(Reduction.MIN, "REDUCE_MIN", "ReduceMin", "ReducerOptions"),
 )
+PRODUCT = _node("ReduceProd", "REDUCE_PROD", "ReducerOptions", integer=0)
+"""A reduction of floats and whole numbers only."""
 POOLS = (
     Spelling(PoolKind.AVERAGE, "AVERAGE_POOL_2D", "AveragePool", "Pool2DOptions"),
     Spelling(PoolKind.MAX, "MAX_POOL_2D", "MaxPool", "Pool2DOptions"),
@@ -123,29 +129,33 @@ RESIZES = (
         ResizeMode.NEAREST, "RESIZE_NEAREST_NEIGHBOR", "Resize", "ResizeNearestNeighborOptions"
     ),
 )
-NODES = (
-    Spelling("And", "LOGICAL_AND", "", "LogicalAndOptions"),
-    Spelling("Cast", "CAST", "Cast", "CastOptions"),
-    Spelling("Equal", "EQUAL", "Equal", "EqualOptions"),
-    Spelling("Greater", "GREATER", "Greater", "GreaterOptions"),
-    Spelling("GreaterOrEqual", "GREATER_EQUAL", "", "GreaterEqualOptions"),
-    Spelling("Less", "LESS", "Less", "LessOptions"),
-    Spelling("LessOrEqual", "LESS_EQUAL", "", "LessEqualOptions"),
-    Spelling("Not", "LOGICAL_NOT", "", "LogicalNotOptions"),
-    Spelling("Or", "LOGICAL_OR", "", "LogicalOrOptions"),
-    Spelling("Pow", "POW", "", "PowOptions"),
-    Spelling("Where", "SELECT_V2", "", "SelectV2Options"),
+CAST = _node("Cast", "CAST", "CastOptions")
+COMPARISONS = (
+    _node("Equal", "EQUAL", "EqualOptions"),
+    _node("Greater", "GREATER", "GreaterOptions"),
+    _node("GreaterOrEqual", "GREATER_EQUAL", "GreaterEqualOptions"),
+    _node("Less", "LESS", "LessOptions"),
+    _node("LessOrEqual", "LESS_EQUAL", "LessEqualOptions"),
 )
+ELEMENTWISE = (
+    _node("And", "LOGICAL_AND", "LogicalAndOptions"),
+    _node("Mod", "FLOOR_MOD", "FloorModOptions", integer=0),
+    _node("Not", "LOGICAL_NOT", "LogicalNotOptions"),
+    _node("Or", "LOGICAL_OR", "LogicalOrOptions"),
+    _node("Pow", "POW", "PowOptions", integer=0),
+    _node("Where", "SELECT_V2", "SelectV2Options"),
+)
+NODES = (CAST, *COMPARISONS, *ELEMENTWISE)
 """Nodes of the float model that the engine runs as they are: ours are ONNX's operators."""
 POSITIONS = (
     Spelling(Reduction.MAX, "ARG_MAX", "ArgMax", "ArgMaxOptions"),
     Spelling(Reduction.MIN, "ARG_MIN", "ArgMin", "ArgMinOptions"),
 )
 SELECTIONS = (
-    Spelling("CumSum", "CUMSUM", "CumSum", "CumsumOptions", integer=0),
-    Spelling("GatherND", "GATHER_ND", "GatherND", "GatherNdOptions"),
-    Spelling("ScatterND", "SCATTER_ND", "ScatterND", "ScatterNdOptions"),
-    Spelling("TopK", "TOPK_V2", "TopK", "TopKV2Options"),
+    _node("CumSum", "CUMSUM", "CumsumOptions", integer=0),
+    _node("GatherND", "GATHER_ND", "GatherNdOptions"),
+    _node("ScatterND", "SCATTER_ND", "ScatterNdOptions"),
+    _node("TopK", "TOPK_V2", "TopKV2Options"),
 )
 """What finds, takes and puts elements, or sums them: ours are ONNX's operators."""
 FUSED: Mapping[Fused, Bounds] = {

@@ -21,7 +21,7 @@ from intact.graph.ops import (
     op_spec,
 )
 from intact.graph.passes.replace import add_constant, replace_constant
-from intact.ops.operators import CONVOLUTIONS, Concat, Reduce
+from intact.ops.operators import CONVOLUTIONS, Concat, Gather, Reduce
 
 
 def write_sums_as_adds(model: ir.Model) -> int:
@@ -290,3 +290,46 @@ def _zeros(value: ir.Value | None, axis: int) -> int | None:
     if array is None or array.dtype != np.float32 or array.any() or np.signbit(array).any():
         return None
     return int(array.shape[axis])
+
+
+def gather_by_lists(model: ir.Model) -> int:
+    """Write a Gather by a constant table of indices as one by a list, and a Reshape.
+
+    Exporters write the windows of ``unfold`` as such tables. ncnn has lists only, and OpenVINO
+    2026.3 refuses tables where the gathered codes have a scale a channel.
+
+    Returns:
+        The number of changed nodes.
+    """
+    return sum(_gather_by_list(model.graph, node) for node in tuple(model.graph))
+
+
+def _gather_by_list(graph: ir.Graph, node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type != Gather.name:
+        return False
+    data, table = input_value(node, 0), constant_array(input_value(node, 1))
+    if data is None or is_constant(data) or data.shape is None or table is None or table.ndim < 2:
+        return False
+    axis = Gather.of(node).axis % len(data.shape)
+    front, back = data.shape[:axis], data.shape[axis + 1 :]
+    # The Reshape copies open lengths in front, and computes one behind.
+    target = [0 if not isinstance(each, int) else each for each in front]
+    target += [*table.shape, *(-1 if not isinstance(each, int) else each for each in back)]
+    if target.count(-1) > 1 or 0 in table.shape or 0 in (*front, *back):
+        return False
+    result, name = node.outputs[0], str(node.name)
+    fresh = value_names(graph).fresh
+    listed = add_constant(graph, table.reshape(-1), fresh(f"{name}_list"))
+    lengths = add_constant(graph, np.array(target, np.int64), fresh(f"{name}_lengths"))
+    gathered = ir.node(Gather.name, [data, listed], {"axis": axis}, num_outputs=1)
+    gathered.name = node_names(graph).fresh(f"{name}_list")
+    gathered.metadata_props.update(node.metadata_props)
+    value = gathered.outputs[0]
+    value.name, value.type = fresh(f"{result.name}_list"), data.type
+    value.shape = ir.Shape([*front, table.size, *back])
+    graph.insert_before(node, gathered)
+    node.op_type = "Reshape"
+    node.attributes.pop("axis", None)
+    node.replace_input_with(0, value)
+    node.replace_input_with(1, lengths)
+    return True

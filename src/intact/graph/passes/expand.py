@@ -343,6 +343,54 @@ def _unit_length(editor: Editor, node: ir.Node) -> None:
     written.put(written("Div", data, written("Max", norm, least)))
 
 
+def _columns_to_image(editor: Editor, node: ir.Node) -> None:
+    """Expand Col2Im over two axes, which adds windows up to an image.
+
+    Square windows side by side are a DepthToSpace, others a ConvTranspose with weights of 0 and 1,
+    a group a channel. A node of other axes, or of unknown sizes, is not expanded. Source: the
+    definition of the ONNX operator.
+    """
+    written = Composite(editor, node)
+    data = written.input(0)
+    image, block = (constant_array(written.input(slot)) for slot in (1, 2))
+    if data is None or data.shape is None or image is None or block is None or image.size != 2:
+        return
+    columns = data.shape[1]
+    if not isinstance(columns, int):
+        return
+    given = {name: node.attributes.get_ints(name, None) for name in ("strides", "dilations")}
+    strides, dilations = (np.array(each or (1, 1)) for each in given.values())
+    pads = np.array(node.attributes.get_ints("pads", None) or (0, 0, 0, 0))
+    spans = dilations * (block - 1) + 1
+    counts = (image + pads[:2] + pads[2:] - spans) // strides + 1
+    channels = columns // int(block.prod())
+    rows = [written.length(data, 0), columns, *map(int, counts)]
+    grid = written.reshape(data, rows)
+    shape = [data.shape[0], channels, *map(int, image)]
+    touching = np.array_equal(strides, block) and np.array_equal(counts * block, image)
+    if touching and block[0] == block[1] and not pads.any() and (dilations == 1).all():
+        size = int(block[0])
+        result = written("DepthToSpace", grid, shape=shape, blocksize=size, mode="CRD")
+        _forget_part(grid)  # values are moved alone
+        _forget_part(result)
+    else:
+        ones = np.eye(int(block.prod()), dtype=np.float32).reshape(-1, 1, *map(int, block))
+        weight = written.constant(np.tile(ones, (channels, 1, 1, 1)), data)
+        rest = image - ((counts - 1) * strides + spans - pads[:2] - pads[2:])
+        result = written(
+            "ConvTranspose",
+            grid,
+            weight,
+            shape=shape,
+            group=channels,
+            strides=[int(each) for each in strides],
+            dilations=[int(each) for each in dilations],
+            pads=[int(each) for each in pads],
+            output_padding=[int(each) for each in rest],
+        )
+    written.put(result)
+
+
 def _forget_part(value: ir.Value) -> None:
     """Let the target's rules for its own type decide about the node that makes a value."""
     maker = value.producer()
@@ -353,6 +401,7 @@ def _forget_part(value: ir.Value) -> None:
 EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "Attention": expand_attention,
     "BatchNormalization": expand_batch_norm,
+    "Col2Im": _columns_to_image,
     "Div": _division,
     "Einsum": expand_einsum,
     "GroupNormalization": _instances,

@@ -1,5 +1,5 @@
 """Removes no-ops: Identity, Dropout at inference, x + 0, x * 1, Cast to the same type, bounds
-at infinity, and axes that a Slice takes whole.
+at infinity, guards against NaN where none can be, and axes that a Slice takes whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import onnx_ir as ir
 from intact.graph.names import value_names
 from intact.graph.ops import constant_array, facts, input_value, is_constant
 from intact.graph.passes.replace import add_constant, replace_value
-from intact.ops.operators import Cast
+from intact.ops import DENSE
+from intact.ops.operators import Cast, Softmax
 
 
 def remove_no_ops(model: ir.Model) -> int:
@@ -42,6 +43,8 @@ def _handed_on(node: ir.Node) -> ir.Value | None:
         return None
     if facts(node).neutral is not None:
         return _unchanged_operand(node)
+    if node.op_type == "Where":
+        return _guarded(node)
     return data if _is_idle(node, data) else None
 
 
@@ -78,14 +81,57 @@ def _unchanged_operand(node: ir.Node) -> ir.Value | None:
         value, constant = node.inputs[kept], constant_array(node.inputs[other])
         if value is None or value.shape is None or constant is None or is_constant(value):
             continue
-        # A larger constant would broadcast the value; one of higher rank would add axes.
-        if (
-            constant.size == 1
-            and constant.ndim <= len(value.shape)
-            and constant.item() == known.neutral
-        ):
+        if _fits_in(constant.shape, value.shape) and (constant == known.neutral).all():
             return value
     return None
+
+
+def _fits_in(lengths: tuple[int, ...], shape: ir.Shape) -> bool:
+    """Tell whether a constant of these lengths leaves the shape of what it meets as it is."""
+    if 0 in lengths or len(lengths) > len(shape):
+        return False
+    last = shape[len(shape) - len(lengths) :]
+    return all(own in (1, other) for own, other in zip(lengths, last, strict=True))
+
+
+def _guarded(node: ir.Node) -> ir.Value | None:
+    """Return the Softmax that a Where keeps from being NaN, where finite numbers give none.
+
+    torch's exporter writes such a guard behind each attention: a Softmax is NaN where a mask leaves
+    nothing of a row.
+    """
+    condition, data = input_value(node, 0), input_value(node, 2)
+    asked = None if condition is None else condition.producer()
+    softmax = None if data is None else data.producer()
+    if asked is None or asked.op_type != "IsNaN" or asked.inputs[0] is not data or softmax is None:
+        return None
+    if asked.domain or softmax.domain or softmax.op_type != Softmax.name:
+        return None
+    scores = input_value(softmax, 0)
+    if scores is None or scores.shape is None:
+        return None
+    is_last = Softmax.of(softmax).axis in (-1, len(scores.shape) - 1)
+    return data if is_last and _leaves_rows(scores) else None
+
+
+def _leaves_rows(scores: ir.Value) -> bool:
+    """Tell whether rows are of products, scaled, with a constant mask that leaves some of each."""
+    node, is_masked = scores.producer(), False
+    while node is not None and not node.domain and node.op_type in ("Add", "Div", "Mul"):
+        first, second = (constant_array(value) for value in node.inputs)
+        constant, data = (second, node.inputs[0]) if first is None else (first, node.inputs[1])
+        if constant is None or data is None or (node.op_type == "Div" and not constant.all()):
+            return False
+        finite = np.isfinite(constant)
+        if not finite.all():
+            rows = finite.any(axis=-1) if constant.ndim else finite
+            if is_masked or node.op_type != "Add" or not rows.all():
+                return False
+            if not np.isneginf(constant[~finite]).all():
+                return False
+            is_masked = True
+        node = data.producer()
+    return node is not None and not node.domain and node.op_type in DENSE
 
 
 def _bypass(graph: ir.Graph, node: ir.Node, source: ir.Value) -> bool:

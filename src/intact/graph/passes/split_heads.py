@@ -1,8 +1,10 @@
-"""Takes queries, keys and values that one layer computes apart, before their heads are.
+"""Writes the heads of attentions as runtimes with four axes, or with the batch in front, hold them.
 
-Exporters reshape ``[batch, length, 3 * heads * width]`` to five axes, move the third to the front
-and slice it. Runtimes with four axes, or with the batch in front, hold the same as slices of the
-last axis, each with its own reshape and transposition.
+1. Exporters reshape ``[batch, length, 3 * heads * width]`` to five axes, move the third to the front
+   and slice it: queries, keys and values become slices of the last axis, each with its own reshape
+   and transposition.
+2. torch's exporter joins batch and heads, ``[batch * heads, length, width]``, to transpose the last
+   two axes, and parts them again: they are transposed where they are.
 """
 
 from __future__ import annotations
@@ -50,6 +52,50 @@ def _split(graph: ir.Graph, node: ir.Node) -> int:
         last = first if first.op_type == "Gather" else next(iter(first.outputs[0].uses())).node
         _take(graph, last, parts, index or 0)
     return len(chosen)
+
+
+def transpose_heads(model: ir.Model) -> int:
+    """Transpose the last two axes without joining those in front of them.
+
+    Returns:
+        The number of transpositions that were changed.
+    """
+    return sum(_transpose_apart(model.graph, node) for node in tuple(model.graph))
+
+
+def _transpose_apart(graph: ir.Graph, node: ir.Node) -> bool:
+    """Change ``Reshape([n * h, l, w]), Transpose, Reshape([n, h, w, l])`` of ``[n, h, l, w]``."""
+    if node.domain != "" or node.op_type != "Reshape":
+        return False
+    turned = _maker(node.inputs[0], Transpose.name)
+    joined = None if turned is None else _maker(turned.inputs[0], "Reshape")
+    if turned is None or joined is None or list(Transpose.of(turned).perm) != [0, 2, 1]:
+        return False
+    data, result, middle = joined.inputs[0], node.outputs[0], joined.outputs[0]
+    if data is None or data.shape is None or result.shape is None or middle.shape is None:
+        return False
+    rank = len(data.shape)
+    *front, length, width = data.shape
+    if rank != len(result.shape) or rank < 4 or list(middle.shape)[1:] != [length, width]:
+        return False
+    # Where all other lengths are known and the same, so is the first.
+    kept = [*front[1:], width, length]
+    if list(result.shape)[1:] != kept or not all(isinstance(n, int) and n > 0 for n in kept):
+        return False
+    node.op_type = Transpose.name
+    node.attributes["perm"] = ir.AttrInt64s("perm", [*range(rank - 2), rank - 1, rank - 2])
+    node.attributes.pop("allowzero", None)
+    node.resize_inputs(1)
+    node.replace_input_with(0, data)
+    return True
+
+
+def _maker(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    """Return the node of a type that makes a value which one node reads."""
+    node = None if value is None else value.producer()
+    if value is None or node is None or node.domain != "" or node.op_type != op_type:
+        return None
+    return None if len(tuple(value.uses())) != 1 or value.is_graph_output() else node
 
 
 def _parts(node: ir.Node) -> _Parts | None:

@@ -177,14 +177,23 @@ def require_same_scale(builder: ModelBuilder, source: int, *outputs: int) -> Non
 def require_one_kind(builder: ModelBuilder, op: Operator) -> None:
     """Check that an operator does not compute with both integers and floats.
 
-    Those with weights may take floats and a weight of codes ("hybrid" ones).
+    Those with weights or a table may take floats and store codes.
     """
     operands = [*op.inputs, *op.outputs]
-    if is_hybrid(builder, op):
+    if stores_codes(builder, op):
         del operands[1]
     elements = {builder.tensor(index).element for index in operands if index >= 0}
     if elements & _FLOATS and elements & _CODES:
         raise Unsupported("it mixes float tensors with integer ones")
+
+
+def stores_codes(builder: ModelBuilder, op: Operator) -> bool:
+    """Tell whether an operator gives floats and has a weight or a table of codes."""
+    if op.name not in _STORING or len(op.inputs) < 2 or min(op.inputs[1], len(op.outputs) - 1) < 0:
+        return False
+    weight = builder.tensor(op.inputs[1])
+    is_float = builder.tensor(op.outputs[0]).element is Element.FLOAT32
+    return is_float and weight.element in _STORED and builder.is_constant(op.inputs[1])
 
 
 def is_hybrid(builder: ModelBuilder, op: Operator) -> bool:
@@ -192,15 +201,12 @@ def is_hybrid(builder: ModelBuilder, op: Operator) -> bool:
 
     LiteRT quantizes such floats at run time, each row by its own largest number.
     """
-    if op.name not in _HYBRID or len(op.inputs) < 2 or min(op.inputs[1], len(op.outputs) - 1) < 0:
-        return False
-    weight = builder.tensor(op.inputs[1])
-    is_float = builder.tensor(op.outputs[0]).element is Element.FLOAT32
-    return is_float and weight.element in _HYBRID_WEIGHTS and builder.is_constant(op.inputs[1])
+    return op.name != EMBEDDING and stores_codes(builder, op)
 
 
-_HYBRID = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL"}
-_HYBRID_WEIGHTS = {Element.INT4, Element.INT8}
+EMBEDDING = "EMBEDDING_LOOKUP"
+_STORING = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL", EMBEDDING}
+_STORED = {Element.INT4, Element.INT8}
 
 
 _FLOATS = {Element.FLOAT32, Element.FLOAT16}

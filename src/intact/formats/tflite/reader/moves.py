@@ -10,6 +10,7 @@ from intact.errors import Unsupported
 from intact.formats.base.foreign import axis_in, refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
+    EMBEDDING,
     READERS,
     optional_slot,
     require_same_scale,
@@ -123,23 +124,64 @@ def gather(builder: ModelBuilder, op: Operator) -> None:
     """Read GATHER, by stored indices or by those that the caller feeds."""
     index, chosen = slot(op.inputs, 0), slot(op.inputs, 1)
     shape, indices = builder.tensor(index).shape, builder.tensor(chosen)
-    if op.options["batch_dims"]:
-        raise Unsupported("it gathers by sample")
     axis = axis_in(int(op.options["axis"]), len(shape))
+    if op.options["batch_dims"]:
+        _gather_in_rows(builder, op, axis)
+        return
     refuse_mixed_batch(builder, axis == 0 and not builder.is_constant(index))
     refuse_mixed_batch(builder, builder.is_constant(index) and builder.is_constant(chosen))
     require_shape(builder, op.outputs[0], (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
     require_same_scale(builder, index, op.outputs[0])
-    # A negative index counts from the end in ONNX, and is none in TFLite.
-    if builder.is_constant(chosen):
-        numbers = builder.list_of(chosen)
-        if not all(0 <= number < shape[axis] for number in numbers):
-            raise Unsupported("an index lies outside its axis")
+    _require_inside(builder, chosen, shape[axis])
     # Indices that are fed have a batch too, which would meet that of the data.
     refuse_mixed_batch(builder, axis != 0 and not builder.is_constant(chosen))
     value = builder.node(
         "Gather", [builder.operand(index), builder.operand(chosen)], {"axis": axis}
     )
+    builder.write(op.outputs[0], value)
+
+
+def _gather_in_rows(builder: ModelBuilder, op: Operator, axis: int) -> None:
+    """Read a GATHER whose rows, along the last axis, have indices of their own."""
+    index, chosen = slot(op.inputs, 0), slot(op.inputs, 1)
+    shape, indices = builder.tensor(index).shape, builder.tensor(chosen).shape
+    is_last = op.options["batch_dims"] == axis == len(shape) - 1
+    if not is_last or indices[:-1] != shape[:-1]:
+        raise Unsupported("it gathers by sample")
+    require_shape(builder, op.outputs[0], indices)
+    require_same_scale(builder, index, op.outputs[0])
+    _require_inside(builder, chosen, shape[axis])
+    refuse_mixed_batch(builder, builder.is_constant(index) or builder.is_constant(chosen))
+    inputs = [builder.operand(index), builder.operand(chosen)]
+    builder.write(op.outputs[0], builder.node("GatherElements", inputs, {"axis": axis}))
+
+
+def _require_inside(builder: ModelBuilder, chosen: int, length: int) -> None:
+    """Check stored indices: a negative one counts from the end in ONNX, and is none in TFLite."""
+    if builder.is_constant(chosen):
+        numbers = builder.array(chosen)
+        builder.charge(numbers.size)
+        if numbers.dtype.kind != "i" or ((numbers < 0) | (numbers >= length)).any():
+            raise Unsupported("an index lies outside its axis")
+
+
+@READERS.register(EMBEDDING)
+def embedding(builder: ModelBuilder, op: Operator) -> None:
+    """Read EMBEDDING_LOOKUP: rows of a stored table; codes may become floats on the way."""
+    chosen, index = slot(op.inputs, 0), slot(op.inputs, 1)
+    indices, table = builder.tensor(chosen), builder.tensor(index)
+    if indices.rank != 1 or not table.rank or not builder.is_constant(index):
+        raise Unsupported("its indices are no list, or its table is computed")
+    require_shape(builder, op.outputs[0], (*indices.shape, *table.shape[1:]))
+    parameters = parameters_of(table)
+    if parameters is None or builder.parameters(op.outputs[0]) is not None:
+        require_same_scale(builder, index, op.outputs[0])
+    elif parameters.zero_point.any() or parameters.axis not in (None, 0):
+        raise Unsupported("its table has zero points, or scales along another axis than the rows")
+    _require_inside(builder, chosen, table.shape[0])
+    refuse_mixed_batch(builder, builder.is_constant(chosen))
+    rows = builder.rearranged(index, ("table",), lambda array: array, parameters)
+    value = builder.node("Gather", [rows, builder.operand(chosen)], {"axis": 0})
     builder.write(op.outputs[0], value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import onnx
 import onnx_ir as ir
 
 from intact.errors import Unsupported
@@ -29,21 +30,27 @@ from intact.formats.tflite.reader.tensors import (
 )
 from intact.formats.tflite.spellings import (
     APPROXIMATION,
+    CAST,
+    COMPARISONS,
+    ELEMENTWISE,
     FUNCTIONS,
-    NODES,
     PAIRS,
+    PRODUCT,
     REDUCTIONS,
     rows_by_code,
 )
 
-_FUNCTIONS, _NODES, _PAIRS = rows_by_code(FUNCTIONS), rows_by_code(NODES), rows_by_code(PAIRS)
-_REDUCTIONS = rows_by_code(REDUCTIONS)
+_FUNCTIONS, _PAIRS = rows_by_code(FUNCTIONS), rows_by_code(PAIRS)
+_COMPARISONS, _ELEMENTWISE = rows_by_code(COMPARISONS), rows_by_code(ELEMENTWISE)
+_REDUCTIONS = {each.code: each.onnx for each in (*REDUCTIONS, PRODUCT)}
 _LARGEST_OPTION = 1e30
 
 
-def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[Operand]]:
-    """Return two operands that broadcast to the output, in one layout."""
-    indices = [slot(op.inputs, 0), slot(op.inputs, 1)]
+def _operands(
+    builder: ModelBuilder, op: Operator, count: int = 2
+) -> tuple[ChannelLayout, list[Operand]]:
+    """Return operands that broadcast to the output, in one layout."""
+    indices = [slot(op.inputs, number) for number in range(count)]
     require_broadcast(builder, op, *(builder.tensor(index).shape for index in indices))
     rank = builder.tensor(op.outputs[0]).rank
     computed = [index for index in indices if not builder.is_constant(index)]
@@ -82,7 +89,7 @@ def _needs_other_scales(builder: ModelBuilder, op: Operator) -> None:
         raise Unsupported("it shifts int16 codes, as all scales are powers of two")
 
 
-@READERS.register("EQUAL", "NOT_EQUAL", "GREATER", "LESS")
+@READERS.register(*_COMPARISONS, "NOT_EQUAL")
 def comparison(builder: ModelBuilder, op: Operator) -> None:
     """Read comparisons, of codes only where they are of one scale: the kernels round other ones."""
     first, second = (builder.parameters(slot(op.inputs, number)) for number in (0, 1))
@@ -93,7 +100,7 @@ def comparison(builder: ModelBuilder, op: Operator) -> None:
     layout, operands = _operands(builder, op)
     # ONNX has no operator for it.
     code = "EQUAL" if op.name == "NOT_EQUAL" else op.name
-    value = builder.node(_NODES[code].onnx, operands)
+    value = builder.node(_COMPARISONS[code].onnx, operands)
     value.type = ir.TensorType(ir.DataType.BOOL)
     if op.name == "NOT_EQUAL":
         value = builder.node("Not", [value])
@@ -103,7 +110,7 @@ def comparison(builder: ModelBuilder, op: Operator) -> None:
 _PLAIN = {Element.FLOAT32, Element.INT32, Element.INT64, Element.BOOL}
 
 
-@READERS.register("CAST")
+@READERS.register(CAST.code)
 def read_cast(builder: ModelBuilder, op: Operator) -> None:
     """Read CAST between floats, indices and truth values."""
     layout, source = _source(builder, op)
@@ -111,6 +118,66 @@ def read_cast(builder: ModelBuilder, op: Operator) -> None:
     if not {given, wanted} <= _PLAIN:
         raise Unsupported(f"it makes {wanted.name.lower()} of {given.name.lower()}")
     builder.write(op.outputs[0], cast(builder, source, DATA_TYPES[wanted]), layout)
+
+
+@READERS.register(*_ELEMENTWISE)
+def elementwise(builder: ModelBuilder, op: Operator) -> None:
+    """Read what ONNX has an operator with the same operands for; of codes what only moves them."""
+    row = _ELEMENTWISE[op.name]
+    if not row.integer:
+        _refuse_codes(builder, op)
+    schema = onnx.defs.get_schema(row.onnx)
+    _require_types(builder, op, schema)
+    if schema.min_input == 1:
+        layout, source = _source(builder, op)
+        operands = [source]
+    else:
+        layout, operands = _operands(builder, op, schema.min_input)
+    kind = _type_of(builder, op.outputs[0])
+    is_remainder = row.onnx == "Mod" and kind is ir.DataType.FLOAT
+    value = _remainder(builder, *operands) if is_remainder else builder.node(row.onnx, operands)
+    value.type = ir.TensorType(kind)
+    builder.write(op.outputs[0], value, layout)
+
+
+def _require_types(builder: ModelBuilder, op: Operator, schema: onnx.defs.OpSchema) -> None:
+    """Check operands against ONNX's declaration; those of the result's type share its scale."""
+    (result,), output = schema.outputs, op.outputs[0]
+    fits = _name_of(builder, output) in result.types
+    for number, declared in enumerate(schema.inputs):
+        index = slot(op.inputs, number)
+        fits &= _name_of(builder, index) in declared.types
+        if declared.type_str == result.type_str:
+            fits &= builder.tensor(index).element is builder.tensor(output).element
+            require_same_scale(builder, index, output)
+    if not fits:
+        takes = ", ".join(builder.tensor(index).element.name.lower() for index in op.inputs)
+        gives = builder.tensor(output).element.name.lower()
+        raise Unsupported(f"it takes {takes} and gives {gives}")
+
+
+def _type_of(builder: ModelBuilder, index: int) -> ir.DataType:
+    return DATA_TYPES.get(builder.tensor(index).element, ir.DataType.FLOAT)
+
+
+def _name_of(builder: ModelBuilder, index: int) -> str:
+    """Return what ONNX's declarations call the type of a tensor."""
+    return f"tensor({_type_of(builder, index).name.lower()})"
+
+
+def _refuse_codes(builder: ModelBuilder, op: Operator) -> None:
+    """Refuse an operator that is read of floats and whole numbers only."""
+    if any(builder.parameters(index) for index in (*op.inputs, *op.outputs)):
+        raise Unsupported("it computes with codes, which is not read")
+
+
+def _remainder(builder: ModelBuilder, data: Operand, divisor: Operand) -> ir.Value:
+    """Return a remainder with the divisor's sign; ONNX's Mod of floats has the dividend's."""
+    rest = builder.node("Mod", [data, divisor], {"fmod": 1})
+    signs = [builder.node("Sign", [each]) for each in (rest, divisor)]
+    is_other = builder.node("Less", [builder.node("Mul", signs), builder.number(0)])
+    is_other.type = ir.TensorType(ir.DataType.BOOL)
+    return builder.node("Where", [is_other, builder.node("Add", [rest, divisor]), rest])
 
 
 @READERS.register("SQUARED_DIFFERENCE")
@@ -221,7 +288,7 @@ def along_channels(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register(*_REDUCTIONS)
 def reduction(builder: ModelBuilder, op: Operator) -> None:
-    """Read MEAN, SUM, REDUCE_MAX and REDUCE_MIN."""
+    """Read MEAN, SUM, REDUCE_MAX, REDUCE_MIN and REDUCE_PROD."""
     index, keep = slot(op.inputs, 0), bool(op.options["keep_dims"])
     shape = builder.tensor(index).shape
     rank = len(shape)
@@ -229,6 +296,8 @@ def reduction(builder: ModelBuilder, op: Operator) -> None:
     if not axes:
         raise Unsupported("it reduces no axis")
     refuse_mixed_batch(builder, 0 in axes)
+    if op.name == PRODUCT.code:
+        _refuse_codes(builder, op)
     if op.name in {"REDUCE_MAX", "REDUCE_MIN"}:
         require_same_scale(builder, index, op.outputs[0])
     kept = [axis for axis in range(rank) if axis not in axes]
@@ -246,5 +315,5 @@ def reduction(builder: ModelBuilder, op: Operator) -> None:
             layout = output = ChannelLayout.FILE
     places = sorted(order.index(axis) for axis in axes) if layout is ChannelLayout.FIRST else axes
     inputs: list[Input] = [builder.operand(index, layout), builder.integers(*places)]
-    value = builder.node(_REDUCTIONS[op.name].onnx, inputs, {"keepdims": int(keep)})
+    value = builder.node(_REDUCTIONS[op.name], inputs, {"keepdims": int(keep)})
     builder.write(op.outputs[0], value, output)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.spellings import NODES, SELECTIONS, rows_by_ours
+from intact.formats.tflite.spellings import NODES, PRODUCT, SELECTIONS, rows_by_ours
 from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
@@ -147,7 +147,7 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
     known = dict(zip(operation.inputs, step.inputs, strict=True))
     results = dict(zip(operation.outputs, step.outputs, strict=True))
     for node in operation.nodes:
-        is_row = node.op_type in _OPERATORS
+        is_row = node.op_type not in NODE_WRITERS
         slots = range(len(node.inputs))
         # Operators of a row have no optional operands: `_operand` refuses what is absent.
         operands = [
@@ -233,7 +233,8 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
         # NumPy's remainder has the divisor's sign, so that -1 becomes the last place.
         return node.number(np.mod(indices.data, sizes), np.int32)
     sizes_of = node.number(sizes if sizes.size > 1 else sizes.reshape(()), type_of(indices))
-    return node.between("FLOOR_MOD", indices, sizes_of, options="FloorModOptions")
+    row = _OPERATORS["Mod"]
+    return node.between(row.code, indices, sizes_of, options=row.table)
 
 
 @NODE_WRITERS.register("GatherND")
@@ -291,7 +292,8 @@ def _scatter_nd(node: _Node) -> None:
         return
     mask = node.number(written > 0, np.bool_)
     # Chosen and not added, since what is replaced may be infinite.
-    node.add("SELECT_V2", (mask, scattered, data), result, options="SelectV2Options")
+    choice = _OPERATORS["Where"]
+    node.add(choice.code, (mask, scattered, data), result, options=choice.table)
 
 
 def _back(node: _Node, tensor: Tensor, result: Tensor, axis: int) -> None:
@@ -309,6 +311,12 @@ def _exchanged(rank: int, axis: int) -> tuple[int, ...]:
 # ---- along axes ----------------------------------------------------------------------------------
 
 
+@NODE_WRITERS.register("IsNaN")
+def _is_nan(node: _Node) -> None:
+    """Write IsNaN: only NaN is not equal to itself."""
+    node.add("NOT_EQUAL", (node.data, node.data), node.result, options="NotEqualOptions")
+
+
 @NODE_WRITERS.register("CumSum")
 def _cumulative_sum(node: _Node) -> None:
     """Write CumSum: CUMSUM."""
@@ -322,7 +330,7 @@ _REDUCTIONS: Mapping[str, tuple[str, str, str]] = {
     "ReduceL1": ("ABS", "SUM", ""),
     "ReduceL2": ("SQUARE", "SUM", "SQRT"),
     "ReduceLogSum": ("", "SUM", "LOG"),
-    "ReduceProd": ("", "REDUCE_PROD", ""),
+    PRODUCT.ours: ("", PRODUCT.code, ""),
     "ReduceSumSquare": ("SQUARE", "SUM", ""),
 }
 """What is done to each element, how they are reduced, and what is done to the result."""
@@ -375,7 +383,8 @@ def _local_response_normalization(node: _Node) -> None:
         "FULLY_CONNECTED", (squares, band, bias), (sums,), Options(table, {"keepNumDims": True}),
         version=5,
     )  # fmt: skip
-    power = node.between("POW", sums, node.number(-numbers["beta"]), options="PowOptions")
+    row = _OPERATORS["Pow"]
+    power = node.between(row.code, sums, node.number(-numbers["beta"]), options=row.table)
     outer = node.between("MUL", inner, power, options="MulOptions")
     add_transpose(node.builder, outer, node.result, tuple(int(k) for k in np.argsort(order)))
 
@@ -386,14 +395,14 @@ def _local_response_normalization(node: _Node) -> None:
 @NODE_WRITERS.register("Mod")
 def _modulo(node: _Node) -> None:
     """Write Mod: FLOOR_MOD; what has the dividend's sign is that of the magnitudes."""
-    data, divisor = node.data, node.operand(1)
+    data, divisor, row = node.data, node.operand(1), _OPERATORS["Mod"]
     if not node.whole("fmod"):
-        node.add("FLOOR_MOD", (data, divisor), node.result, options="FloorModOptions")
+        node.add(row.code, (data, divisor), node.result, options=row.table)
         return
     if type_of(data).kind != "f":
         raise Unsupported("its integers keep the dividend's sign")
     sign = node.between("SIGN", data)
     magnitudes = [node.between("ABS", each, options="AbsOptions") for each in (data, divisor)]
     shape = node.result.shape
-    rest = node.between("FLOOR_MOD", *magnitudes, options="FloorModOptions", shape=shape)
+    rest = node.between(row.code, *magnitudes, options=row.table, shape=shape)
     node.add("MUL", (sign, rest), node.result, options="MulOptions")
