@@ -170,13 +170,43 @@ def test_one_image_gives_the_likeliest_classes_of_both_models(
     assert not list(Path().glob("*.npz"))
 
 
+@pytest.mark.usefixtures("here")
+def test_pixels_that_no_step_prepares_are_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
+    product = helper.make_node("GlobalAveragePool", ["x"], ["y"])
+    saved("pool.onnx", [product], ["N", 3, 8, 8], ["N", 3, 1, 1])
+    prepared = np.random.default_rng(0).normal(size=(16, 3, 8, 8)).astype(np.float32)
+    np.savez("prepared.npz", x=prepared)
+    assert (
+        run(
+            [
+                "quantize",
+                "pool.onnx",
+                "--data",
+                "prepared.npz",
+                "--target",
+                "tflite",
+                "--output",
+                "made",
+            ]
+        )
+        == 0
+    )
+    capfd.readouterr()
+    assert run(["run", "made", "--data", "cat.jpg"]) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert "gets pixels of" in said
+    assert "--normalize imagenet" in said
+    assert run(["run", "made", "--data", "cat.jpg", "--normalize", "imagenet"]) == 0  # as it says
+    assert run(["run", "made", "--data", "prepared.npz"]) == 0
+    assert "pixels" not in capfd.readouterr().out
+
+
 def test_a_result_that_is_not_there_is_named_before_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("evaluate", "run", "diagnose"):
         assert run([command, str(tmp_path / "nope")]) == 2
         assert "nope does not exist" in capsys.readouterr().err
-
 
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [
