@@ -176,21 +176,8 @@ def test_pixels_that_no_step_prepares_are_warned_of(capfd: pytest.CaptureFixture
     saved("pool.onnx", [product], ["N", 3, 8, 8], ["N", 3, 1, 1])
     prepared = np.random.default_rng(0).normal(size=(16, 3, 8, 8)).astype(np.float32)
     np.savez("prepared.npz", x=prepared)
-    assert (
-        run(
-            [
-                "quantize",
-                "pool.onnx",
-                "--data",
-                "prepared.npz",
-                "--target",
-                "tflite",
-                "--output",
-                "made",
-            ]
-        )
-        == 0
-    )
+    made = ["--data", "prepared.npz", "--target", "tflite", "--output", "made"]
+    assert run(["quantize", "pool.onnx", *made]) == 0
     capfd.readouterr()
     assert run(["run", "made", "--data", "cat.jpg"]) == 0
     said = " ".join(capfd.readouterr().out.split())
