@@ -104,8 +104,9 @@ format: $(VENV)/dev ## Mend what ruff can mend, and format
 types: $(VENV)/dev ## Check types
 	$(BIN)/mypy
 
-bench: $(VENV)/bench ## Compare with ONNX Runtime's quantizer and NNCF: writes docs/benchmarks.md
-	$(BIN)/python benchmarks/quantizers.py --output docs/benchmarks.md
+bench: $(VENV)/bench ## Compare with ONNX Runtime's quantizer and NNCF: writes docs/benchmarks.md and the figures of docs
+	$(BIN)/python benchmarks/quantizers.py --output docs/benchmarks.md --figures docs/figures.json
+	$(BIN)/python benchmarks/figures.py
 
 bench-all: $(VENV)/bench ## Run the benchmarks one after the other
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done

@@ -11,11 +11,16 @@ fault, with it and mended, the part of the loss that was regained, and the time 
 that of `quantize`. ``--losses`` only tells what the faults cost, without a diagnosis.
 
 ``--draws`` takes faults that are drawn from a seed instead (`drawn_faults.py`), at places that must
-be named; of these, what costs less than it should is no fault, and is left out of the totals.
+be named. A drawn place or size may cost nothing. What can be found is decided by evaluation alone,
+before anything is diagnosed, and in this order: a fault that costs less than it should
+(`drawn_faults.LEAST`, dB or points) is none; nor is one that leaves the worst output at 30 dB or
+more (`intact.limits.WELL_DB`: 8 bits leave no more of many healthy models) while accuracy on the
+labels drops by no more than chance. Both are left out of the totals, whatever was found.
 ``--here`` runs all in one process, which saves the start of each command.
 
-Times are of whole commands. Of a healthy model a finding is an alarm, unless it says that int8 is
-slower than float and the evaluation says so too.
+Times are processor seconds of whole commands, children included, so that other work on the machine
+does not count; with ``--here`` they lack the start. Of a healthy model a finding is an alarm,
+unless it says that int8 is slower than float and the evaluation says so too.
 """
 
 from __future__ import annotations
@@ -26,13 +31,14 @@ import io
 import json
 import math
 import random
+import resource
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +48,7 @@ sys.path.insert(0, str(ROOT))  # nets of the tests
 
 import drawn_faults  # noqa: E402
 import zoo_faults  # noqa: E402
+from intact.limits import WELL_DB  # noqa: E402
 from tests.faults import generated  # noqa: E402 - found through the line above
 from tests.faults.case import Case, evaluated_data, figure, quantized_data  # noqa: E402
 
@@ -72,7 +79,7 @@ class Row:
         faulty: With the fault.
         place: The node of the first finding.
         mended: After the command of the first finding; NaN if it has none, or it fails.
-        quantize_seconds: Of `intact quantize`.
+        quantize_seconds: Of a processor, of `intact quantize`.
         diagnose_seconds: Of `intact diagnose`.
         remedy: The command.
         error: What went wrong.
@@ -136,6 +143,24 @@ def intact(*arguments: str, folder: Path) -> str:
     return said.getvalue()
 
 
+def spent() -> float:
+    """Return the processor seconds of this process and its children until now."""
+    uses = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in uses)
+
+
+def no_fault(case: Case, healthy: float, evaluation: Mapping[str, Any]) -> str:
+    """Say why a seeded fault is none that can be found; "" where it is one."""
+    faulty = figure(case, evaluation)
+    if healthy - faulty < case.loss:
+        return f"costs {healthy - faulty:.1f} {case.unit}: no fault"
+    change = (evaluation.get("accuracy") or {}).get("difference")
+    is_chance = change is None or change[2] >= 0  # the upper end of the interval
+    if case.unit == "dB" and faulty >= WELL_DB and is_chance:
+        return f"leaves {faulty:.1f} dB and the accuracy: no fault"
+    return ""
+
+
 def shell(command: str | Sequence[str], folder: Path) -> str:
     """Run a command as a user would, in a folder.
 
@@ -153,12 +178,12 @@ def shell(command: str | Sequence[str], folder: Path) -> str:
 
 
 def quantize(case: Case, folder: Path, *, faulty: bool) -> float:
-    """Make the files of a case and quantize; return the seconds that this took."""
+    """Make the files of a case and quantize; return the processor seconds that this took."""
     folder.mkdir(parents=True)
     options = case.build(folder, faulty)
-    start = time.perf_counter()
+    start = spent()
     intact("quantize", *quantized_data(folder), *options, "--output", "out", folder=folder)
-    return time.perf_counter() - start
+    return spent() - start
 
 
 def evaluated(case: Case, folder: Path, result: str = "out") -> tuple[float, dict[str, Any]]:
@@ -169,12 +194,12 @@ def evaluated(case: Case, folder: Path, result: str = "out") -> tuple[float, dic
 
 
 def diagnosed(folder: Path, seconds: float | None) -> tuple[list[dict[str, Any]], float]:
-    """Diagnose a result; return the findings and the seconds that this took."""
+    """Diagnose a result; return the findings and the processor seconds that this took."""
     tried = () if seconds is None else ("--try", f"{seconds:g}")
-    start = time.perf_counter()
+    start = spent()
     data = str(evaluated_data(folder))
     said = intact("diagnose", "out", "--data", data, *tried, "--json", folder=folder)
-    return json.loads(said)["findings"], time.perf_counter() - start
+    return json.loads(said)["findings"], spent() - start
 
 
 def mended(case: Case, folder: Path, command: str) -> float:
@@ -210,8 +235,8 @@ def measure(case: Case, folder: Path, seconds: float | None, *, losses: bool) ->
         row = replace(row, quantize_seconds=quantize(case, place, faulty=True))
         faulty, evaluation = evaluated(case, place)
         row = replace(row, faulty=faulty)
-        if row.healthy - faulty < case.loss and case.cause:
-            row = replace(row, error=f"costs {row.healthy - faulty:.1f} {row.unit}: no fault")
+        if case.cause:
+            row = replace(row, error=no_fault(case, row.healthy, evaluation))
         if losses:
             return replace(row, right=not case.cause or row.healthy - faulty >= case.loss)
         findings, taken = diagnosed(place, seconds)

@@ -23,12 +23,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 
+import figures
+from figures import Figures
 from improving import LITE, Images, images_of
 from intact import demo
 from intact.engines.cpu import detect_cpu
@@ -338,6 +341,42 @@ def report(
     )
 
 
+def figures_of(rows: Sequence[Row], versions: Mapping[str, str], rounds: int) -> Figures:
+    """Return what pages quote of a run; see `figures.py`."""
+    cpu = detect_cpu()
+    known = {"Python": platform.python_version(), "ONNX Runtime": ort.__version__, **versions}
+    machine = f"{cpu.name}, {os.cpu_count()} cores, {cpu.instruction_set}"
+    run = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{machine}; {platform.system()} {platform.machine()}",
+        "versions": known,
+        "rounds": rounds,
+    }
+    return {"run": run, "models": {row.case.name: _quoted(row) for row in rows}}
+
+
+def _quoted(row: Row) -> dict[str, Any]:
+    before = row.float_model.right
+    if before is None:
+        raise ValueError(f"{row.case.name}: the float model was not run")
+    made: dict[str, Any] = {}
+    for name, each in row.made.items():
+        if each.right is None:
+            made[name] = {"error": each.error}
+            continue
+        found = change(row, each)
+        made[name] = {
+            "top1": round(100 * float(each.right.mean()), 2),
+            "low": round(found.low, 2),
+            "high": round(found.high, 2),
+            "sqnr_db": round(each.sqnr, 1),
+            "speed": float(ratio(row.float_model.latency, each.latency)),
+            "size_percent": round(100 * each.size / row.float_model.size),
+        }
+    top1 = round(100 * float(before.mean()), 2)
+    return {"images": len(before), "float": top1, "int8": made}
+
+
 def _time(row: Row, made: Made, kind: str) -> str:
     """Write a time beside that of the first tool, or alone where that has none."""
     own = getattr(next(iter(row.made.values())), kind)
@@ -354,6 +393,7 @@ def main() -> None:
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, help="where the page is written, too")
+    parser.add_argument("--figures", type=Path, help="the file that pages quote, to be brought up")
     given = parser.parse_args()
     tools = {name: TOOLS[name] for name in given.tools.split(",")}
     versions: dict[str, str] = {}
@@ -364,6 +404,8 @@ def main() -> None:
         page = report(rows, tools, versions, given.rounds)
         if given.output is not None:  # what was measured stays if a later model fails
             given.output.write_text(page, encoding="utf-8")
+        if given.figures is not None:
+            figures.write(figures_of(rows, versions, given.rounds), given.figures)
         print(f"measured {case.name}", file=sys.stderr, flush=True)
     print(page)
 

@@ -7,7 +7,8 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -16,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from intact._extras import _EXTRAS, explained, is_installed
-from intact.cli import run
+from intact.analyze.verdict import Judgement, Verdict
+from intact.cli import run, show
 from intact.data.shapes import fits, sample_remedy, shape_remedy
 from intact.improve.passes import PASSES
 
@@ -168,6 +170,40 @@ def test_one_image_gives_the_likeliest_classes_of_both_models(
     assert run(["run", "made", "--data", "cat.jpg"]) == 0
     assert "sample 0" in capfd.readouterr().out
     assert not list(Path().glob("*.npz"))
+
+
+@pytest.mark.usefixtures("here")
+def test_pixels_that_no_step_prepares_are_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
+    product = helper.make_node("GlobalAveragePool", ["x"], ["y"])
+    saved("pool.onnx", [product], ["N", 3, 8, 8], ["N", 3, 1, 1])
+    prepared = np.random.default_rng(0).normal(size=(16, 3, 8, 8)).astype(np.float32)
+    np.savez("prepared.npz", x=prepared)
+    made = ["--data", "prepared.npz", "--target", "tflite", "--output", "made"]
+    assert run(["quantize", "pool.onnx", *made]) == 0
+    capfd.readouterr()
+    assert run(["run", "made", "--data", "cat.jpg"]) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert "gets pixels of" in said
+    assert "--normalize imagenet" in said
+    assert run(["run", "made", "--data", "cat.jpg", "--normalize", "imagenet"]) == 0  # as it says
+    assert run(["run", "made", "--data", "prepared.npz"]) == 0
+    assert "pixels" not in capfd.readouterr().out
+
+
+def test_a_result_that_loses_has_a_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for judgement, wanted in ((Judgement.LOSES, True), (Judgement.GOOD, False)):
+        judged = SimpleNamespace(verdict=Verdict(judgement, "told"))
+        show.next_diagnosis(cast("Any", judged), "out", "my photos")
+        said = capsys.readouterr().out
+        assert ("next: intact diagnose out --data 'my photos'" in said) == wanted
+
+
+def test_a_result_that_is_not_there_is_named_before_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("evaluate", "run", "diagnose"):
+        assert run([command, str(tmp_path / "nope")]) == 2
+        assert "nope does not exist" in capsys.readouterr().err
 
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [

@@ -141,7 +141,8 @@ def verdict(found: Measured) -> Verdict:
                 return Verdict(Judgement.UNSURE, f"{told}; evaluate it on others")
             more = _to_do(found) if judgement is not Judgement.GOOD else ""
             return Verdict(judgement, told + more)
-    return Verdict(Judgement.UNSURE, f"nothing was compared on {_samples(found)}")
+    told = f"cannot be told on {_samples(found)}: the outputs have no classes and no level of noise"
+    return Verdict(Judgement.UNSURE, f"{told}; give --metric MODULE:FUNCTION, which scores them")
 
 
 _Judged = tuple[Judgement, str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import click
@@ -13,6 +14,7 @@ from click.core import ParameterSource
 from intact.cli.phases import LOADING, QUIET, current
 from intact.errors import UsageError
 from intact.recipe.declare import Option, Options, options_of, shown_default
+from intact.recipe.groups import RESULT, RUNNABLE
 from intact.recipe.kinds import Flag
 
 O = TypeVar("O", bound=Options)  # noqa: E741
@@ -147,6 +149,7 @@ class Command(click.Command, Generic[O]):
             values = {**stored, **values}
         for name, each in options.items():
             if each.required and name not in values:
+                _refuse_no_result(options, values)
                 raise UsageError(
                     f"{each.kind.metavar if each.positional else each.flag} is missing",
                     remedy=f"see `{ctx.command_path} --help`",
@@ -189,6 +192,17 @@ class Command(click.Command, Generic[O]):
                 rows = sections.setdefault(each.section or _OTHER, [])
                 rows.append((_flags(each), _help(each, each.help)))
         return sections
+
+
+def _refuse_no_result(options: Mapping[str, Option], values: Mapping[str, Any]) -> None:
+    """Name a result that is not there before anything that is missing: it is the first mistake."""
+    for name, value in values.items():
+        each = options[name]
+        is_result = each.positional and each.kind in (RESULT, RUNNABLE)
+        if is_result and isinstance(value, str) and not Path(value).exists():
+            from intact.results.folder import no_result  # with much else
+
+            raise no_result(Path(value))
 
 
 def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

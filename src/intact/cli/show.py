@@ -350,6 +350,13 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     _skipped(found.skipped)
 
 
+def next_diagnosis(found: Evaluation, result: str, data: str) -> None:
+    """Print the command that tells why a result loses, if it does."""
+    if found.verdict is not None and found.verdict.judgement == "loses":
+        command = shlex.join(["intact", "diagnose", result, "--data", data])
+        say(f"[dim]next: {escape(command)}[/]")
+
+
 def evaluations(
     found: Mapping[str, Evaluation], refused: Mapping[str, IntactError], *, as_json: bool
 ) -> None:

@@ -38,6 +38,8 @@ def run(found: Run, path: Path, *, as_json: bool) -> None:
     say(f"[bold]{escape(str(path))}[/]")
     for name, array in found.outputs.items():
         say(f"{escape(name)}: {array.dtype} {list(array.shape)}")
+    for line in found.warnings:
+        say(f"[yellow]warning[/] {escape(line)}")
     if found.tensors:
         say(f"and {len(found.tensors)} tensors between")
     if found.codes:
@@ -71,6 +73,8 @@ def classes(found: Mapping[str, Run], *, as_json: bool) -> None:
         )
         return
     last = list(found.values())[-1]
+    for line in last.warnings:
+        say(f"[yellow]warning[/] {escape(line)}")
     if not all(ranked.values()):
         for name, array in last.outputs.items():
             span = f"from {array.min()} to {array.max()}"

@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from intact._files import whole_file
+from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, joined, real_samples
 from intact.data.feeding import Carried
+from intact.data.images.reader import ImageFolder
 from intact.data.items import Items
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
@@ -31,6 +33,9 @@ from intact.results.recipes import open_fed
 from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+_MUCH_LARGER = 4.0
+"""Times the largest input of the calibration that other pictures of the same steps do not reach."""
 
 
 class Executor(enum.StrEnum):
@@ -57,6 +62,7 @@ class Run:
         in_float: Nodes that the plan quantizes and the engine computes in float, with the reason.
         overflows: Steps in which sums left the accumulator: how many, of how many, the largest
             and what the accumulator holds.
+        warnings: What makes the outputs doubtful.
     """
 
     outputs: Arrays = field(default_factory=dict)
@@ -65,6 +71,7 @@ class Run:
     samples: int = 0
     in_float: Mapping[str, str] = field(default_factory=dict)
     overflows: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Name the outputs with their types and shapes."""
@@ -84,7 +91,7 @@ def execute(options: ExecuteOptions) -> Run:
             f"executor {executor} returns no intermediate tensors",
             remedy="take the integer engine",
         )
-    graph, plan, steps = _runnable(options)
+    graph, plan, steps, seen = _runnable(options)
     if plan is None and executor != Executor.FLOAT:
         raise UsageError(
             f"executor {executor}: the model is float, there is no plan to run",
@@ -102,24 +109,53 @@ def execute(options: ExecuteOptions) -> Run:
     opened = replace(opened, progress=options.progress)
     batch, threads = options.batch, options.threads
     if plan is None or executor == Executor.FLOAT:
-        return run_float(graph, opened, batch=batch, threads=threads)
-    if executor == Executor.SIMULATE:
-        return run_simulated(plan, opened, batch=batch, threads=threads)
-    return run_integer(plan, opened, batch=batch, threads=threads, observe=options.observe)
+        found = run_float(graph, opened, batch=batch, threads=threads)
+    elif executor == Executor.SIMULATE:
+        found = run_simulated(plan, opened, batch=batch, threads=threads)
+    else:
+        found = run_integer(plan, opened, batch=batch, threads=threads, observe=options.observe)
+    has_steps = steps_for(options, options.data, steps) != Preprocess()
+    if seen is not None and isinstance(opened.reader, ImageFolder) and not has_steps:
+        found.warnings = _unlike_pixels(seen, opened)
+    return found
 
 
-def _runnable(options: ExecuteOptions) -> tuple[Graph, QuantizedGraph | None, Preprocess]:
-    """Open the float graph, the plan if there is one, and the steps of its calibration."""
+def _unlike_pixels(seen: Statistics, samples: Samples) -> tuple[str, ...]:
+    """Warn of pixels that go in as they are, where calibration saw numbers of another size.
+
+    So it is where a result was made of prepared tensors: it knows no steps for photos.
+    """
+    feeds, _ = next(iter(samples.first(1).batches(1)))
+    for name, array in feeds.items():
+        known = seen.tensors.get(name)
+        if known is None or array.dtype.kind != "f" or not known.minimum <= known.maximum:
+            continue
+        largest = max(abs(known.minimum), abs(known.maximum))
+        if float(np.abs(array).max()) > _MUCH_LARGER * largest:
+            told = (
+                f"input {name!r} gets pixels of {array.min():.4g} to {array.max():.4g} as they "
+                f"are, and calibration saw {known.minimum:.4g} to {known.maximum:.4g}: the result "
+                "was made from prepared data and knows no steps for photos; give them, as "
+                "--normalize imagenet, or --mean and --std"
+            )
+            return (told,)
+    return ()
+
+
+def _runnable(
+    options: ExecuteOptions,
+) -> tuple[Graph, QuantizedGraph | None, Preprocess, Statistics | None]:
+    """Open the float graph, the plan if there is one, and of its calibration steps and view."""
     if is_result(options.model):
         loaded = load_result(options.model)
-        return loaded.plan.graph, loaded.plan, loaded.preprocess
+        return loaded.plan.graph, loaded.plan, loaded.preprocess, loaded.statistics
     source = open_source(options.model)
     if isinstance(source, FloatSource):
         # Nobody else has the model that was just read: normalizing needs no clone.
-        return normalize(source.model, in_place=True), None, Preprocess()
+        return normalize(source.model, in_place=True), None, Preprocess(), None
     target = source.target if options.target is None else options.target
     plan = source.plan(target_of(target))
-    return plan.graph, plan, Preprocess()
+    return plan.graph, plan, Preprocess(), None
 
 
 def run_float(graph: Graph, samples: Samples, *, batch: int, threads: int) -> Run:

@@ -103,7 +103,7 @@ def refuse_unfinished(folder: Path) -> None:
             )
 
 
-def _no_result(folder: Path, missing: str) -> PlanError:
+def no_result(folder: Path, missing: str = PLAN) -> PlanError:
     """Return the error of what should be the folder of a result, and lacks a file.
 
     Args:
@@ -136,7 +136,7 @@ def require_file(path: Path) -> None:
     if path.name == PLAN:
         refuse_several(path.parent)
     if not os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
-        raise _no_result(path.parent, path.name)
+        raise no_result(path.parent, path.name)
 
 
 def check_output(folder: Path) -> None:

@@ -10,7 +10,8 @@ import onnx
 import pytest
 
 from intact import api
-from intact.analyze.diagnose.diagnosis import first_runs
+from intact.analyze.diagnose import diagnosis
+from intact.analyze.diagnose.diagnosis import decibels_of, first_runs
 from intact.analyze.diagnose.findings import Finding
 from intact.analyze.layer_costs import LayerCost, LayerCosts, layer_costs
 from intact.data.sources import open_samples
@@ -112,3 +113,24 @@ def test_more_layers_than_are_measured_leave_out_the_quietest(
     found = layer_costs(plan, first_runs(plan, samples), threads=1)
     assert len(found.layers) == 2
     assert found.ranked("y")[0].name == "conv3"
+
+
+def test_narrow_weights_are_named_where_only_wider_ones_regain_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where scales that were chosen for their sake cost more than they do.
+    monkeypatch.setattr(diagnosis, "narrower_than_most", lambda *_: [])
+    healthy = quantized(tmp_path, 0)
+    level = min(
+        decibels_of(healthy.plan, open_samples(tmp_path / "test.npz", healthy.plan.graph)).values()
+    )
+    quantized(tmp_path, 0, bits={"conv2.weight": 6})
+    (first, *_), _, decibels = diagnosed(tmp_path)
+    assert (first.cause, first.node, "conv2.weight=8" in first.remedy) == (
+        "rounding",
+        "conv2",
+        True,
+    )
+    assert first.gain == pytest.approx(level - decibels, abs=1)
+    quantized(tmp_path, 0, bits={"conv2.weight": 7})  # well as it is
+    assert diagnosed(tmp_path)[0] == ()

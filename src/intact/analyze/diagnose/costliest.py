@@ -58,21 +58,17 @@ def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
 def narrower_than_most(evidence: Evidence, output: str) -> list[Finding]:
     """Find layers whose weights have fewer bits than most have, where these make half of the costs.
 
-    Of weights that are all alike, what rounding costs is no fault of some.
-
     Args:
         evidence: With a plan.
         output: The output that loses.
     """
-    plan = evidence.plan
-    quantized = (node for node in plan.graph.nodes if plan.is_quantized(node))
-    every = [bits for node in quantized if (bits := _bits(plan, node))]
-    usual = sorted(every)[len(every) // 2] if every else 0
+    found = _narrow(evidence.plan)
     # Before costs, which take time.
-    if not usual or min(every) == usual:
+    if found is None:
         return []
+    usual, names = found
     costs = evidence.costs
-    narrow = [each for each in costs.layers if 0 < _bits_of(plan, each) < usual]
+    narrow = [each for each in costs.layers if each.name in names]
     share = sum(costs.share(each, output) for each in narrow)
     if share < ONE:
         return []
@@ -83,6 +79,42 @@ def narrower_than_most(evidence: Evidence, output: str) -> list[Finding]:
         f"{100 * share:.0f} % of what layers cost output {output!r} ({level:.1f} dB)"
     )
     return [Finding("rounding", told, share)]
+
+
+def suspected_for_bits(evidence: Evidence) -> list[Finding]:
+    """Name the layers whose weights have fewer bits than most have, where an output loses.
+
+    It is a guess, to be kept only where wider weights are measured to regain something: what was
+    chosen for the sake of these weights, such as scales that clip, may cost more by now than they
+    do.
+    """
+    found = _narrow(evidence.plan)
+    if found is None or evidence.is_well:
+        return []
+    usual, names = found
+    decibels = evidence.errors.decibels
+    output = min(decibels, key=lambda name: decibels[name])
+    count = f"{len(names)} layers have" if len(names) > 1 else "a layer has"
+    told = (
+        f"{count} weights of fewer than {usual} bits, which most have ({first_names([*names])}), "
+        f"and output {output!r} {decibels[output]:.1f} dB of signal to quantization noise"
+    )
+    costs = {each.name: each.noise.get(output, 0.0) for each in evidence.costs.layers}
+    worst = max(names, key=lambda name: costs.get(name, 0.0))
+    options = {"bits": {f"{name}.weight": usual for name in names}}
+    return [Finding("rounding", told, ONE, node=worst, remedies=(Remedy(options=options),))]
+
+
+def _narrow(plan: QuantizedGraph) -> tuple[int, tuple[str, ...]] | None:
+    """Return the usual bits of weights, and the nodes with fewer; None where all are alike.
+
+    Of weights that are all alike, what rounding costs is no fault of some.
+    """
+    quantized = (node for node in plan.graph.nodes if plan.is_quantized(node))
+    bits = {str(node.name): each for node in quantized if (each := _bits(plan, node))}
+    usual = sorted(bits.values())[len(bits) // 2] if bits else 0
+    narrow = tuple(name for name, each in bits.items() if each < usual)
+    return (usual, narrow) if narrow else None
 
 
 def _shares_in_words(

@@ -188,7 +188,7 @@ def _right(
         return None
     elements = 1 if evidence.statistics is None else max(elements_of(evidence.statistics), 1)
     most = max(_RUN_ELEMENTS // elements, _FEWEST)
-    simulator = Simulator(evidence.plan, threads=evidence.threads)
+    simulator = evidence.simulator
     chosen: list[tuple[npt.NDArray[np.int64], ...]] = []
     seen = 0
     for feeds, count in samples.batches(samples.batch_size(RUN_AT_ONCE)):

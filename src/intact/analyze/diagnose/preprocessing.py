@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.framing import better_framing
 from intact.analyze.diagnose.preparations import (
     Preparation,
     Steps,
@@ -30,6 +31,7 @@ from intact.analyze.diagnose.wrong_answers import (
     PROVEN,
     broken_answers,
     class_labels,
+    may_be_shifted,
     shifted_labels,
     wrong_preparation,
 )
@@ -47,6 +49,8 @@ _ROUNDS = (8, 32, 128, 256)
 """Samples of each round; the best ways of a round are tried on more in the next."""
 _LEADERS = 3
 """Ways that each judge keeps after the first round; then one less each time."""
+_IN_REACH = 0.75
+"""Part of the present figure that a way must have on the samples of a round to go on."""
 _EQUAL = 0.97
 """Part of the best figure from which on a way is as good: of these the first listed is named."""
 _CHANCE = 1e-4
@@ -132,9 +136,11 @@ def preprocessing_findings(
     if case is None:
         return broken_answers(trials.run(_ROUNDS[1]), kept, "")
     # Before the samples, since by shifted labels no preparation can be judged.
-    of_labels = shifted_labels(trials.run(_ROUNDS[-1]), kept) if kept.labels is not None else []
-    if of_labels:
-        return of_labels
+    # Where a few have hardly a sign of it, all have none.
+    if kept.labels is not None and may_be_shifted(trials.run(_ROUNDS[1]), kept.labels):
+        of_labels = shifted_labels(trials.run(_ROUNDS[-1]), kept)
+        if of_labels:
+            return of_labels
     steps, waiting = Steps.of(case.given), preparations(case.data, case.axis, case.given)
     # A model may find some more classes in scrambled pictures; they are no picture to anybody.
     if _is_in_place(case):
@@ -147,11 +153,38 @@ def preprocessing_findings(
             found = _judge_ways(case, present, ways)
             if found or count >= kept.count or not _is_contested(case, present, ways):
                 break
-        waiting = [way.preparation for way in _leaders(case, ways, max(1, _LEADERS - number))]
+        leaders = _leaders(case, present, ways, max(1, _LEADERS - number))
+        waiting = [way.preparation for way in leaders]
         if not number and case.data.shape[case.axis] == len("rgb"):
             # Only of the best: to swap the channels of each way would double the first round.
             waiting += [swap_channels(each) for each in waiting if not each.steps.rearranges]
+    if not found and _is_in_place(case):
+        found = _framing_findings(case)
     return found or _impossible(case) or broken_answers(present, kept, case.name)
+
+
+def _framing_findings(case: _Case) -> list[Finding]:
+    """Say that pictures show another part than the model was trained on, or are squeezed."""
+    steps = Steps.of(case.given)
+
+    def run(pixels: Floats) -> Outcome:
+        return case.trials.run(len(pixels), {case.name: steps.apply(pixels, case.axis)})
+
+    labels = class_labels(case.kept, case.run(steps, 1))
+    labels = case.kept.labels if labels is not None else None
+    better = better_framing(case.data, case.axis, run, labels)
+    if better is None:
+        return []
+    framing, before, after = better
+    if labels is None:
+        had, has = (float(each.information.mean()) for each in (before, after))
+        told = f"the float model tells the samples apart better ({had:.2f} bits, {has:.2f} so)"
+        told = f"{told} with {framing.name}"
+    else:
+        told = _accuracies(before.right(labels), after.right(labels), framing.name)
+    remedies = (Remedy(text=framing.remedy),)
+    unit = "dB" if labels is None else "points"
+    return [Finding("preprocessing", told, PROVEN, "", case.name, remedies, unit=unit)]
 
 
 def _judge_ways(case: _Case, present: Outcome, ways: Sequence[_Way]) -> list[Finding]:
@@ -201,13 +234,18 @@ def _case_of(
     return _Case(trials, kept, name, axis, data, given, of_images)
 
 
-def _leaders(case: _Case, ways: Sequence[_Way], most: int) -> list[_Way]:
-    """Return the best ways of each judge, in the order in which they are listed."""
+def _leaders(case: _Case, present: Outcome, ways: Sequence[_Way], most: int) -> list[_Way]:
+    """Return the best ways of each judge, in the order in which they are listed.
+
+    What is far behind the present way on a few samples is not better on many.
+    """
     found: set[int] = set()
     for judge in _JUDGES:
         figures = [_figure(judge, way.outcome, case) for way in ways]
+        now = _figure(judge, present, case)
+        least = now - (1 - _IN_REACH) * abs(now) if math.isfinite(now) else -math.inf
         ranked = sorted(range(len(ways)), key=lambda k: -figures[k])
-        found |= {k for k in ranked[:most] if math.isfinite(figures[k])}
+        found |= {k for k in ranked[:most] if math.isfinite(figures[k]) and figures[k] >= least}
     return [ways[k] for k in sorted(found)]
 
 
@@ -240,13 +278,13 @@ def _by_labels(case: _Case, present: Outcome, way: _Way) -> str:
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
     if gained <= lost or chance_of(gained, gained + lost) > _CHANCE:
         return ""
-    return _accuracies(before, after, way)
+    return _accuracies(before, after, way.preparation.name)
 
 
-def _accuracies(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], way: _Way) -> str:
+def _accuracies(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], name: str) -> str:
     return (
         f"the float model is right for {100 * before.mean():.1f} % of {len(before)} samples, for "
-        f"{100 * after.mean():.1f} % with {way.preparation.name}"
+        f"{100 * after.mean():.1f} % with {name}"
     )
 
 
@@ -288,7 +326,7 @@ def _by_answers(case: _Case, present: Outcome, way: _Way) -> str:
     if not _is_tuned(case, way):
         return ""
     if labels is not None:
-        return _accuracies(present.right(labels), way.outcome.right(labels), way)
+        return _accuracies(present.right(labels), way.outcome.right(labels), way.preparation.name)
     return _differing(present, way)
 
 

@@ -44,6 +44,7 @@ SIMULATED = frozenset(
 )
 """Options of `quantize` whose effect follows from the plan and the statistics of a result."""
 _OF_METHODS = frozenset(["method", "method_options", "weight_method"])
+_OF_WIDTHS = frozenset(["activation_bits", "bits", "weight_bits"])
 _SCALES_ALONE = _OF_METHODS | {"scales"}
 """Options that change scales only: what is written is of the same kind."""
 
@@ -112,12 +113,12 @@ class Rehearsal:
         """
         if self._trial is None or not self._changed_options(values) <= SIMULATED:
             return None
-        if self._decibels is None:
+        if self.decibels is None:
             return None
         with contextlib.suppress(IntactError):
             _, scaled = self._plan(values)
             if scaled is not None:
-                return self._trial.decibels(scaled) - self._decibels
+                return self._trial.decibels(scaled) - self.decibels
         return None
 
     @cached_property
@@ -130,7 +131,8 @@ class Rehearsal:
         return None
 
     @cached_property
-    def _decibels(self) -> float | None:
+    def decibels(self) -> float | None:
+        """What the worst output has where the result is planned again, without passes."""
         if self._trial is None or self._before is None:
             return None
         with contextlib.suppress(IntactError):
@@ -198,11 +200,23 @@ class Rehearsal:
             more = self._trial.observe(graph, missing)
             statistics = Statistics(more.model_hash, {**known, **more.tensors})
         plan = with_float32_of(job.plan, self._result.plan)
-        plan = assign(plan, statistics, self._method(job, values), given)
-        return replace(plan, provenance=self._result.plan.provenance)
+        methods = self._methods(job, values)
+        plans = [assign(plan, statistics, method, given) for method in methods]
+        trial = self._trial
+        best = plans[0] if trial is None or len(plans) < 2 else max(plans, key=trial.decibels)
+        return replace(best, provenance=self._result.plan.provenance)
+
+    def _methods(self, job: Job, values: Mapping[str, Any]) -> Sequence[Method]:
+        """Return the method that a call names, or else that of the result.
+
+        Where none is named and widths change, `quantize` chooses anew: then all that it tries.
+        """
+        is_free = not values.get("method") and self._trial is not None
+        if is_free and self._changed_options(values) & _OF_WIDTHS:
+            return job.methods
+        return [self._method(job, values)]
 
     def _method(self, job: Job, values: Mapping[str, Any]) -> Method:
-        """Return the method that a call names, or else that of the result."""
         made = self._result.plan.provenance
         is_other = bool(self._changed_options(values) & (_OF_METHODS | {"target"}))
         if is_other or made.method in ("", "given"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from intact.analyze.diagnose.calibration_samples import calibration_findings
+from intact.analyze.diagnose.costliest import suspected_for_bits
 from intact.analyze.diagnose.deployed import products_in_float, runtime_of
 from intact.analyze.diagnose.diagnosis import (
     Diagnosis,
@@ -31,7 +32,7 @@ from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
-from intact.limits import DRAWN
+from intact.limits import DRAWN, MOST_DB, TOLD_DB
 from intact.plan import QuantizedGraph
 from intact.recipe.reports import DiagnoseOptions
 from intact.results.preprocessing import steps_for
@@ -84,9 +85,27 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     else:
         tried = TriedRemedies(options, loaded, samples, seconds=options.seconds)
         findings = tuple(tried.best(each, made_by, rehearsal) for each in found_here)
+    if not findings and options.data is not None:
+        offered = [with_command(e, made_by, ran, rehearsal) for e in suspected_for_bits(evidence)]
+        level = min(found.decibels.values(), default=MOST_DB)
+        findings = tuple(_measured_gains(offered, rehearsal, level))
     unused = _unused_labels(loaded, samples)
     notes = (*found.notes, f"labels are not used: {unused}") if unused else found.notes
     return msgspec.structs.replace(found, findings=findings, notes=notes)
+
+
+def _measured_gains(
+    findings: Sequence[Finding], rehearsal: Rehearsal, level: float
+) -> Iterator[Finding]:
+    """Yield those whose remedy reaches more than the result has, with what that is, in dB.
+
+    Both sides of a simulated gain are without passes; the result may have some.
+    """
+    for each in findings:
+        if each.gain is not None and rehearsal.decibels is not None:
+            gained = rehearsal.decibels + each.gain - level
+            if gained >= TOLD_DB:
+                yield msgspec.structs.replace(each, gain=gained)
 
 
 def unlike_samples(result: Result, samples: Samples, data: object) -> Finding | None:

@@ -42,6 +42,14 @@ def class_labels(kept: KeptSamples, outcome: Outcome) -> npt.NDArray[np.int64] |
     return labels[: len(scores)]
 
 
+def may_be_shifted(outcome: Outcome, labels: npt.NDArray[np.int64]) -> bool:
+    """Tell whether more answers are those of a neighbouring label than of the label itself."""
+    if outcome.scores is None:
+        return False
+    away = outcome.scores.argmax(axis=1) - labels[: len(outcome.scores)]
+    return max(int((away == shift).sum()) for shift in (-1, 1)) >= int((away == 0).sum())
+
+
 def shifted_labels(outcome: Outcome, kept: KeptSamples) -> list[Finding]:
     """Find labels that are numbered from another class on: the answers are right but for that.
 

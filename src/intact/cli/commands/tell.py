@@ -69,6 +69,8 @@ def _evaluate(given: GivenOptions[EvaluateCommand]) -> None:
         return
     found = given.call("evaluate", EvaluateOptions)
     show.evaluation(found, as_json=options.as_json)
+    if not options.as_json:
+        show.next_diagnosis(found, str(options.result), str(options.data))
 
 
 def _evaluate_several(given: GivenOptions[EvaluateCommand], folders: Sequence[Path]) -> None:

@@ -197,7 +197,7 @@ def export_module(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Te
     """
     wide = {n: _two(t) for n, t in example.items()} if isinstance(example, Mapping) else {}
     listed = () if isinstance(example, Mapping) else tuple(_two(each) for each in example)
-    free = torch.export.Dim.DYNAMIC
+    free = "batch"  # DYNAMIC would name the axis by a symbol of its own, such as s31
     dynamic: Any = {name: _free(t, free) for name, t in wide.items()}
     if listed:
         dynamic = tuple(_free(tensor, free) for tensor in listed)
