@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
-sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+from benchmarks import figures
 
-import figures  # noqa: E402
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", figures.PAGES)

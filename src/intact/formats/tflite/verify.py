@@ -123,7 +123,8 @@ class StepByStep:
         # have given.
         own = self.engine.run(feeds, self._observed)
         for small, runtime in self._cut:
-            given = {name: np.ascontiguousarray(own.tensors[name]) for name in small.inputs}
+            # Not `ascontiguousarray`, which gives scalars an axis.
+            given = {name: np.asarray(own.tensors[name], order="C") for name in small.inputs}
             results, _ = runtime.run(given)
             for name, array in results.items():
                 if name in self._in_blocks:
