@@ -366,6 +366,6 @@ def test_steps_that_read_a_scalar_are_compared() -> None:
     mean = b.node("ReduceMean", x, axes=[0, 1, 2, 3], keepdims=0)
     b.output(b.node("Relu", b.node("Sub", x, mean)), [1, 4, 6, 6])
     data = {"x": np.random.default_rng(0).normal(size=(8, 4, 6, 6)).astype(np.float32)}
-    verified = intact.verify(intact.quantize(b.build(), data, target="tflite"), data)
+    verified = intact.verify(intact.quantize(b.build(), data, target="tflite-xnnpack"), data)
     assert verified.layers
     assert not any(each.mismatches for each in verified.layers)
