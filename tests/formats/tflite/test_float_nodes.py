@@ -363,9 +363,10 @@ def test_inspection_says_what_will_be_refused() -> None:
 def test_steps_that_read_a_scalar_are_compared() -> None:
     b = ModelBuilder(17)
     x = b.node("Conv", b.input("x", [1, 4, 6, 6]), b.weight(4, 4, 1, 1))
-    mean = b.node("ReduceMean", x, axes=[0, 1, 2, 3], keepdims=0)
-    b.output(b.node("Relu", b.node("Sub", x, mean)), [1, 4, 6, 6])
+    gate = b.node("Sigmoid", b.node("ReduceMax", x, axes=[0, 1, 2, 3], keepdims=0))
+    b.output(b.node("Mul", x, gate), [1, 4, 6, 6])
     data = {"x": np.random.default_rng(0).normal(size=(8, 4, 6, 6)).astype(np.float32)}
-    verified = intact.verify(intact.quantize(b.build(), data, target="tflite-xnnpack"), data)
+    made = intact.quantize(b.build(), data, target="tflite-xnnpack")
+    verified = intact.verify(made, data)
     assert verified.layers
     assert not any(each.mismatches for each in verified.layers)
