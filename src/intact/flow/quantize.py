@@ -13,7 +13,8 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
 from intact.flow.calibration import Calibration
-from intact.flow.stages import SHARED, Call, make_results
+from intact.flow.shared_stages import SHARED, Call
+from intact.flow.stages import make_results
 from intact.flow.torch_modules import with_onnx_model
 from intact.plan import Overrides
 from intact.recipe.options import (

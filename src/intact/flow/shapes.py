@@ -13,7 +13,6 @@ from intact.data.feeding import Feeding, takes_feeds
 from intact.data.preprocess import Preprocess
 from intact.data.signature import input_specs
 from intact.data.sources import has_image_steps
-from intact.data.text.inputs import TokenInputs
 from intact.engines.session import Optimization, make_session
 from intact.errors import ModelError, SearchError, UsageError
 from intact.formats.registry import expressible
@@ -203,6 +202,8 @@ def _fix_inputs(model: ir.Model, static: Graph, shapes: Shapes, *, numbers: bool
         shapes: Shapes by input.
         numbers: Whether whole numbers that are not looked up are no inputs of the format.
     """
+    from intact.data.text.inputs import TokenInputs  # formats of open sizes need it not
+
     inputs = TokenInputs.of(static)
     constants = {} if inputs is None else inputs.constant(numbers=numbers)
     if not constants:

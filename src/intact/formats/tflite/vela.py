@@ -77,7 +77,7 @@ def read_report(text: str, version: str, accelerator: str) -> Mapped:
     """Read what Vela prints of each operator.
 
     >>> str(read_report("   NPU: Conv2D = a (outputs [1, 4])\\n   CPU: TopK = b", "5", "u55"))
-    "Vela 5 maps 1 operator(s) to u55, and leaves 1 to the processor: b (TopK)"
+    'Vela 5 maps 1 operator(s) to u55, and leaves 1 to the processor: b (TopK)'
     """
     found = _LINE.findall(text)
     left = tuple(f"{name} ({kind})" for place, kind, name in found if place == "CPU")
