@@ -201,7 +201,7 @@ def test_colours_follow_what_is_chosen(page: Any, report: figures.Report) -> Non
     assert seen["precision"] == "float"
     assert seen["activations"] == "b32"
     assert seen["own"] == "none"
-    assert len(all_of(page, "#network .legend li")) == 3
+    assert len(all_of(page, "#network .legend li")) == 4
 
 
 def test_keys_go_through_the_network(page: Any, report: figures.Report) -> None:

@@ -20,6 +20,7 @@ from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import is_layer, products
 from intact.engines.tensors import tensors_of
 from intact.graph import Graph, constant_array, moves_values, weight_slot
+from intact.ops.operators import Concat
 from intact.plan import QuantizedGraph
 
 HUGE = 256.0
@@ -84,11 +85,13 @@ def huge_parts(graph: Graph, names: Sequence[str], runs: FloatRuns) -> list[Huge
         names: The tensors.
         runs: Samples, of which the first batch is run.
     """
+    by_name = {str(value.name): value for value in graph.values}
+    # What is large in a join is one of its parts: `unlike_ranges` names that.
+    names = [name for name in names if not _is_joined(by_name[name])]
     if not names or not runs.batches:
         return []
     feeds, count = runs.batches[0]
     arrays = tensors_of(graph, names, feeds)
-    by_name = {str(value.name): value for value in graph.values}
     parts = (_largest(by_name[name], arrays[name][:count]) for name in names)
     return [each for each in parts if each is not None]
 
@@ -111,6 +114,15 @@ def _largest(value: ir.Value, array: npt.NDArray[np.generic]) -> HugePart | None
         part = HugePart(str(value.name), kind, index, float(each[index]), usual)
         found.append((float(each[index]) / usual, part))
     return max(found, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+
+def _is_joined(value: ir.Value) -> bool:
+    """Tell whether a value is joined of several, and only moved since."""
+    maker = value.producer()
+    while maker is not None and moves_values(maker):
+        data = maker.inputs[0]
+        maker = None if data is None else data.producer()
+    return maker is not None and maker.op_type == Concat.name
 
 
 def _is_convolved(value: ir.Value) -> bool:
