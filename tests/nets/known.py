@@ -11,17 +11,10 @@ from onnx import numpy_helper
 from tests.models import run_model
 from tests.nets.findings import Finding, RandomNet
 
-_RARE = {
-    "tensorrt": 0.02,
-    "tvm": 0.2,
-    "integer-pow2": 1.0,
-    "vta": 1.0,
-    "qualcomm-htp-16": 0.05,
-}
+_RARE = {"tensorrt": 0.02, "tvm": 0.2, "integer-pow2": 1.0, "vta": 1.0}
 """The share of a small tensor's codes that may be one step off where ONNX Runtime computes a file
 for other hardware: it adds float biases, and rounds ties to even. Where scales are powers of two
-every second sum is a tie, or with a constant each. Codes of 16 bits show the last bits of
-floats."""
+every second sum is a tie, or with a constant each."""
 
 _FEW_VALUES = {"Ceil", "Floor", "Hardmax", "Round", "Sign"}
 """Functions of which the results are few numbers: a tie there is one in many places."""
