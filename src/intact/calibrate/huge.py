@@ -25,6 +25,8 @@ from intact.plan import QuantizedGraph
 
 HUGE = 256.0
 """Codes of 8 bits: what is smaller by more lies within one step."""
+_WIDE_BITS = 16
+"""Codes of these hold a huge place and the others side by side."""
 _CHEAP = 0.5
 """Share of all multiplications that stay integers at least, or else little is left to gain."""
 _FEWEST = 3
@@ -134,6 +136,12 @@ def _is_convolved(value: ir.Value) -> bool:
         if weight is not None and weight.ndim >= 3:
             return True
     return False
+
+
+def widened_places(graph: Graph, names: Iterable[str]) -> dict[str, int]:
+    """Return the widths that give tensors 16 bits, by the places that ``--bits`` takes."""
+    makers = (graph.value(name).producer() for name in names)
+    return {f"{maker.name}.output": _WIDE_BITS for maker in makers if maker is not None}
 
 
 def group_around(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, ...]:

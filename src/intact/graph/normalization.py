@@ -59,14 +59,13 @@ def normalize(
 
     Afterwards every node and value has a unique name (the model's own where it had one), constants
     are initializers, shapes and types are inferred, and constant expressions are folded. No-ops are
-    removed. A division by a constant is a Mul, a Concat with zeros a Pad, a Gather by
-    a table one by a list. BatchNormalization and
-    other constants per channel are folded into the convolution before them. A dense layer is one
-    Gemm, a Sum of two is an Add, a mean over all spatial axes is a GlobalAveragePool. Pools and
-    transposed convolutions have pads instead of ``ceil_mode`` and ``auto_pad``. Operators whose
-    meaning depends on the opset are written so that it does not (see
-    `intact.graph.passes.opset_forms`). float16 and bfloat16 are converted to float32 (see
-    `intact.graph.passes.widen`).
+    removed. A division by a constant is a Mul, a Concat with zeros a Pad, a Gather by a table of
+    indices one by a list. BatchNormalization and other constants per channel are folded into the
+    convolution before them. A dense layer is one Gemm, a Sum of two is an Add, a mean over all
+    spatial axes is a GlobalAveragePool. Pools and transposed convolutions have pads instead of
+    ``ceil_mode`` and ``auto_pad``. Operators whose meaning depends on the opset are written so that
+    it does not (see `intact.graph.passes.opset_forms`). float16 and bfloat16 are converted to
+    float32 (see `intact.graph.passes.widen`).
 
     The opset, the graph inputs and outputs, named dimensions and the model's results do not
     change (up to float rounding where BatchNormalization is folded, and one rounding where a

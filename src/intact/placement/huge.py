@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from intact.calibrate.choice import Choice
-from intact.calibrate.huge import HugePart, group_around, huge_parts, wide_tensors
+from intact.calibrate.huge import (
+    HugePart,
+    group_around,
+    huge_parts,
+    wide_tensors,
+    widened_places,
+)
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
 from intact.improve.passes import Request
@@ -24,7 +30,6 @@ from intact.plan.topology import beside_huge
 from intact.results.job import Job, Scaled
 
 EQUALIZE = "equalize"
-_WIDE_BITS = 16
 _ENOUGH = 0.9
 """Part of what the best way regains that a cheaper one is to regain."""
 
@@ -109,10 +114,9 @@ def _ways(
         )
 
     def widened() -> tuple[Job, Scaled, str]:
-        makers = [job.plan.graph.value(name).producer() for name in tensors]
-        places = {f"{maker.name}.output": _WIDE_BITS for maker in makers if maker is not None}
+        places = widened_places(job.plan.graph, tensors)
         changed = job.with_bits(places)
-        return changed, rescale(changed), f"{len(places)} tensor(s) have {_WIDE_BITS} bits"
+        return changed, rescale(changed), f"{len(places)} tensor(s) have 16 bits"
 
     def in_float() -> tuple[Job, Scaled, str]:
         names = group_around(job.plan, tensors)

@@ -208,3 +208,16 @@ def test_branches_of_other_shapes_are_not_chosen_between(shape: list[int | str])
     b.output("y", None)
     (node,) = expand(normalize(b.build()), ["If"]).nodes
     assert node.op_type == "If"
+
+
+def test_branches_of_fewer_results_are_not_chosen_between() -> None:
+    b = ModelBuilder(17)
+    b.input("x", ["batch", 3])
+    b.input("flag", [], TensorProto.BOOL)
+    bodies = [([_node(kind, "x", kind)], [kind]) for kind in ("Relu", "Neg")]
+    b.nodes.append(if_node("flag", bodies, ["y"]))
+    b.output("y", None)
+    graph = normalize(b.build())
+    (node,) = graph.nodes
+    node.attributes["else_branch"].as_graph().outputs.clear()
+    assert [each.op_type for each in expand(graph, ["If"]).nodes] == ["If"]

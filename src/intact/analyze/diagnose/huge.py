@@ -8,7 +8,7 @@ from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.noise import EXPLAINED
 from intact.analyze.diagnose.weights import EQUALIZE
 from intact.calibrate.assign import assign, required_tensors
-from intact.calibrate.huge import group_around, huge_parts, wide_tensors
+from intact.calibrate.huge import group_around, huge_parts, wide_tensors, widened_places
 from intact.calibrate.method import Method
 from intact.errors import IntactError
 from intact.plan import Overrides, QuantizedGraph
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _HANDLED = Remedy(options={"quantize_heads": None})
 """What `quantize` does by itself."""
-_WIDE_BITS = 16
 
 
 def check_huge(evidence: Evidence) -> list[Finding]:
@@ -46,9 +45,7 @@ def check_huge(evidence: Evidence) -> list[Finding]:
     if not part >= EXPLAINED:
         return []
     first = max(parts, key=lambda each: each.reach / each.usual)
-    makers = [plan.graph.value(name).producer() for name in tensors]
-    written = [str(maker.name) for maker in makers if maker is not None]
-    wide = {f"{name}.output": _WIDE_BITS for name in written}
+    maker = plan.graph.value(first.tensor).producer()
     return [
         Finding(
             f"huge_{first.kind}",
@@ -56,12 +53,12 @@ def check_huge(evidence: Evidence) -> list[Finding]:
             f"{len(evidence.few)} samples) is gone where {len(group)} node(s) around stay float: "
             f"{first}",
             part,
-            node=written[0] if written else "",
+            node="" if maker is None else str(maker.name),
             tensor=first.tensor,
             remedies=(
                 _HANDLED,
                 EQUALIZE,
-                Remedy(options={"bits": wide}),
+                Remedy(options={"bits": widened_places(plan.graph, tensors)}),
                 Remedy(options={"keep_float": list(group)}),
             ),
         )

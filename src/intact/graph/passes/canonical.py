@@ -296,7 +296,7 @@ def gather_by_lists(model: ir.Model) -> int:
     """Write a Gather by a constant table of indices as one by a list, and a Reshape.
 
     Exporters write the windows of ``unfold`` as such tables. ncnn has lists only, and OpenVINO
-    2026.3 refuses tables where the gathered codes have a scale a channel.
+    2026.4.1 refuses tables where the gathered codes have a scale a channel.
 
     Returns:
         The number of changed nodes.

@@ -48,6 +48,8 @@ def choose_results(editor: Editor, node: ir.Node) -> None:
     """
     branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
     condition = input_value(node, 0)
+    if any(len(branch.outputs) != len(node.outputs) for branch in branches):
+        raise Unsupported("its branches have other results than it")
     pairs = list(zip(*(branch.outputs for branch in branches), strict=True))
     asked = None if condition is None else condition.shape
     if condition is None or asked is None or any(length != 1 for length in asked):
