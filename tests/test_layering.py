@@ -70,6 +70,12 @@ TYPES_OF_OTHERS = {"results.result": frozenset(["analyze", "placement"])}
 # A folder may import the packages for which it is the only place.
 AT_HOME = {"improve.learn": frozenset(["torch"])}
 
+# What is not committed: demo/ alone has a model and its samples.
+MODEL_SUFFIXES = frozenset(
+    {".onnx", ".data", ".npz", ".npy", ".tflite", ".tmfile", ".safetensors", ".pt"}
+)
+LARGEST = 100_000  # bytes
+LEAST_FILES = 500
 # Files that name an operator of ONNX's in a literal, `ops/` among them.
 NAMING_OPERATORS = 131
 OPERATORS = frozenset(schema.name for schema in onnx.defs.get_all_schemas_with_history())
@@ -374,5 +380,20 @@ def test_passes_over_programs_do_not_import_the_lowering() -> None:
         for path in folder.glob("*.py")
         for line, name in imported_modules(parsed(path.read_text("utf-8")), module_name(path))
         if name.startswith("intact.program.lower")
+    ]
+    assert wrong == []
+
+
+def test_no_model_of_others_and_no_large_file_lies_in_the_tree() -> None:
+    """Tools leave weights and graphs where they run; what is committed stays for ever."""
+    root, demo = PACKAGE.parents[1], PACKAGE / "demo"
+    folders = ("benchmarks", "docs", "examples", "src", "tests", "tools")
+    files = [path for each in folders for path in (root / each).rglob("*") if path.is_file()]
+    assert len(files) > LEAST_FILES
+    wrong = [
+        path.relative_to(root)
+        for path in files
+        if path.suffix in MODEL_SUFFIXES or path.stat().st_size > LARGEST
+        if demo not in path.parents and "__pycache__" not in path.parts
     ]
     assert wrong == []

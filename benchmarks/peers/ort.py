@@ -4,6 +4,7 @@ Method ``minmax`` is what its documentation recommends for a CPU: pre-processing
 8-bit activations, signed 8-bit weights by channel; other settings as they are.
 """
 
+import contextlib
 import json
 import sys
 import time
@@ -42,11 +43,13 @@ def main() -> None:
         sys.exit(f"the peer script of ONNX Runtime has no {bits}")
     start = time.perf_counter()
     samples = np.load(samples_path)
-    prepared = Path(output).with_suffix(".prepared.onnx")
-    try:
-        quant_pre_process(model_path, prepared)
-    except Exception:  # what its documentation advises where shapes cannot be inferred by symbols
-        quant_pre_process(model_path, prepared, skip_symbolic_shape=True)
+    source = Path(model_path).resolve()
+    prepared = Path(output).resolve().with_suffix(".prepared.onnx")
+    with contextlib.chdir(prepared.parent):  # it leaves files where it runs
+        try:
+            quant_pre_process(source, prepared)
+        except Exception:  # as its documentation advises where symbols stay unknown
+            quant_pre_process(source, prepared, skip_symbolic_shape=True)
     session = ort.InferenceSession(prepared, providers=["CPUExecutionProvider"])
     quantize_static(
         prepared,
