@@ -25,14 +25,16 @@ from tests.plans import calibrate, planned
 Array = np.ndarray
 
 
-def net(sizes: Array) -> onnx.ModelProto:
+def net(sizes: Array, *, is_long: bool = False) -> onnx.ModelProto:
     """Channels of these sizes under one scale, each as important as the others."""
     b = ModelBuilder()
     first, second = b.random.normal(size=(16, 3, 3, 3)), b.random.normal(size=(4, 16, 1, 1))
     weight = b.constant((first * sizes[:, None, None, None]).astype(np.float32))
     x = b.node("Conv", b.input("x", ["batch", 3, 8, 8]), weight, name="conv", out="channels")
     other = b.constant((second / sizes[None, :, None, None]).astype(np.float32))
-    b.node("Conv", x, other, name="last", out="y")
+    b.node("Conv", x, other, name="last", out="between" if is_long else "y")
+    if is_long:
+        b.node("Relu", b.conv("between", 4, 4, kernel=1), out="y")
     b.output("y")
     return b.build()
 
@@ -82,6 +84,20 @@ def test_the_cause_is_what_explains_most(name: str) -> None:
         trials.explained_part(by_whole_channel),
     )
     assert (widened > 0.4) if cause == "clipping" else (by_channels > max(widened, 0.4))
+
+
+def test_a_channel_for_whose_sake_others_are_clipped_is_named() -> None:
+    """One method serves all tensors: what it cuts off of others may cost more than the channel."""
+    feeds = {"x": data("normal")}
+    graph = planned(net(of_size(20, 1), is_long=True), "tensorrt")
+    plan = calibrate(graph, feeds, "minmax")
+    runs = FloatRuns(plan.graph, [(feeds, 16)], threads=1)
+    for point in Simulator(plan).points.values():
+        if point.value.name == "between" and point.config.params is not None:
+            point.config.set_params(point.config.params.scale / 9, point.config.params.zero_point)
+    (found,) = check_quantizers(Evidence(runs, planned=plan))
+    assert (found.cause, found.tensor) == ("outlier_channel", "channels")
+    assert "others are cut off by a method that all have for the sake of tensor" in found.evidence
 
 
 def test_what_is_tried_is_what_a_cause_costs() -> None:

@@ -67,6 +67,7 @@ _NO_TAIL = Remedy(
 )
 _FLOAT_HEADS = Remedy(options={"quantize_heads": None})
 """What `quantize` does by itself where a join of unlike ranges leads to the outputs."""
+_FOR_ITS_SAKE = "; others are cut off by a method that all have for the sake of "
 _STEPS = 2.0
 """Steps that a channel has at least, to be more than rounded away."""
 
@@ -195,18 +196,26 @@ def _findings_of_activations(
     """Name what is wrong with the activation that costs most.
 
     Where another costs at least half of that, and has what only single tensors have, that is named:
-    what many clip or round is often chosen for its sake, as one method serves all.
+    what many clip or round is often chosen for its sake, as one method serves all. So where the
+    worst are only clipped, the first behind them that has such a cause is named too.
     """
-    found = []
+    found: list[Finding] = []
     for noise in noises:
-        if noise.power < HALF * noises[0].power:
+        is_much = noise.power >= HALF * noises[0].power
+        if not is_much and any(each.cause != "clipping" for each in found):
             break
         # A group that costs little was not taken apart: its worst quantizer by its own error stands
         # for it.
         point = max(noise.points, key=lambda each: _error(each, tensors))
         values = tensors.get(str(point.value.name))
-        if values is not None and values.size:
-            found.append(_finding_of_tensor(point, values, loss))
+        if values is None or not values.size:
+            continue
+        seen = _TensorFigures.of(point, values)
+        if not is_much and not any(check(seen) for check in _CHECKS_OF_ONE_TENSOR):
+            if seen.cut > CUT_AWAY:
+                continue
+            break
+        found.append(_finding_of_tensor(seen, loss, MOST_AT if is_much else _FOR_ITS_SAKE))
     special = (each for each in found if each.cause in _OF_ONE_TENSOR)
     return [next(special, found[0])] if found else []
 
@@ -285,9 +294,9 @@ class _TensorFigures(msgspec.Struct, frozen=True):
         return next((str(node.name) for node in readers if node.op_type == "Softmax"), "")
 
 
-def _finding_of_tensor(point: QuantPoint, values: npt.NDArray[Any], loss: _Loss) -> Finding:
-    """Name what is wrong with the activation that costs most: what explains most of its noise."""
-    seen = _TensorFigures.of(point, values)
+def _finding_of_tensor(seen: _TensorFigures, loss: _Loss, at: str) -> Finding:
+    """Name what is wrong with an activation that costs much: what explains most of its noise."""
+    point = seen.point
     fitting = [found for check in _CHECKS if (found := check(seen)) is not None]
     named, explained = _rounding(seen), 0.0
     if fitting:
@@ -298,15 +307,15 @@ def _finding_of_tensor(point: QuantPoint, values: npt.NDArray[Any], loss: _Loss)
             parts = [0.0 if way is None else trials.explained_part(way) for way in ways]
             if not max(parts) >= EXPLAINED:  # negative where others lose more, or no number
                 continue
-            at = next(k for k, part in enumerate(parts) if part >= NEARLY * max(parts))
-            if parts[at] >= EXPLAINED:
-                named, explained = fitting[at], parts[at]
+            first = next(k for k, part in enumerate(parts) if part >= NEARLY * max(parts))
+            if parts[first] >= EXPLAINED:
+                named, explained = fitting[first], parts[first]
                 break
     name = str(point.value.name)
     why = f"tensor {name!r}: {named.why}"
     if explained:
         why += f"; without that, {100 * explained:.0f} % of what it costs is gone"
-    share = f"quantizing activations makes {100 * loss.part:.0f} % {loss.heard}{MOST_AT}{why}"
+    share = f"quantizing activations makes {100 * loss.part:.0f} % {loss.heard}{at}{why}"
     node, remedies = point.end.node, named.remedies
     return Finding(named.cause, share, loss.part, node=node, tensor=name, remedies=remedies)
 
@@ -417,6 +426,7 @@ def _rounding(seen: _TensorFigures) -> _NamedCause:
     return _NamedCause("rounding", why, (remedy,), whole_range)
 
 
+_CHECKS_OF_ONE_TENSOR = (_mask, _tie, _outlier, _tail)
 _CHECKS = (_powers, _mask, _tie, _clipping, _outlier, _tail, _starved_channels)
 """What a tensor may suffer from. Of what fits, that is named without which most of the noise of its
 output is gone, special causes first where they are nearly equal."""
