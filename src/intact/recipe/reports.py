@@ -118,7 +118,12 @@ class DiagnoseOptions(LabelOptions, ComparisonOptions):
         in_python=ARRAYS,
     )
     _: KW_ONLY
-    samples: int | None = option(Count(), 256, "Use at most so many samples; `all` for no limit.")
+    samples: int | None = option(
+        Count(),
+        256,
+        "Use at most so many samples, and four times as many to judge answers that become wrong; "
+        "`all` for no limit.",
+    )
     seconds: float | None = option(
         Number(),
         None,

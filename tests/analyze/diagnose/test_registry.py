@@ -94,6 +94,9 @@ def test_labels_that_are_shifted_are_no_wrong_preprocessing(shift: int) -> None:
         assert f"if 1 is {'added to' if shift > 0 else 'subtracted from'}" in found[0].evidence
     else:
         assert any("more than chance" in each.evidence for each in found)
+        # Where answers of the first ones differ, four times as many are judged.
+        found = intact.diagnose(result, data, samples=500, layers=False, threads=1).findings
+        assert any(" of 2000 answers become wrong" in each.evidence for each in found)
 
 
 def test_quantize_looks_for_causes_on_fewer_samples_where_they_are_large(

@@ -41,7 +41,7 @@ def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
     worst = ranked[0]
     where = _shares_in_words(evidence.plan, costs, ranked, output)
     told = f"; of what layers cost alone, on {costs.samples} samples, {where}"
-    own = [*_remedies(evidence.plan, costs, output)]
+    own = [*_remedies(evidence.plan, costs, output), *_all_as_wide(evidence.plan)]
     # What keeps other layers in float is dropped: it was named for a tensor that is not the
     # costliest.
     others = tuple(each for each in finding.remedies if each not in own and each != BEST)
@@ -143,6 +143,13 @@ def _remedies(plan: QuantizedGraph, costs: LayerCosts, output: str) -> Iterator[
             yield Remedy(options={"bits": {f"{e.name}.weight": USUAL_BITS for e in narrow}})
         else:
             yield Remedy(options={"keep_float": [name for e in layers for name in e.nodes[:1]]})
+
+
+def _all_as_wide(plan: QuantizedGraph) -> Iterator[Remedy]:
+    """Yield what gives the layers with fewer bits than most have as many: at once, if several."""
+    usual, names = _narrow(plan) or (0, ())
+    if len(names) > 1:
+        yield Remedy(options={"bits": {f"{name}.weight": usual for name in names}})
 
 
 def _bits_of(plan: QuantizedGraph, layer: LayerCost) -> int:

@@ -36,10 +36,15 @@ _CUT = 0.01
 """Part of the values that calibration saw beyond the codes from which on clipping is no chance."""
 _ELEMENTS = 1 << 26
 """Elements of activations that are looked at, but for those of the first batch."""
+Bools = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+
 _CHANCE = 0.05
 """Probability of so many lost answers among those that changed, under which it is no chance."""
 _RUN_ELEMENTS = 1 << 29
 """Elements of activations that are run at most: about four seconds for each model."""
+LONGER = 4
+"""Times as much is run, of so many times as many samples, where answers differ."""
 _FEWEST = 256
 """Samples that are run at least, if there are so many."""
 _SEVERITY = 0.5
@@ -176,20 +181,43 @@ def check_decisions(evidence: Evidence) -> list[Finding]:
     return [at_costliest(Finding("rounding", told, _SEVERITY), evidence, output)]
 
 
-def _right(
-    evidence: Evidence,
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None:
+def _right(evidence: Evidence) -> tuple[Bools, Bools] | None:
     """Tell which samples the float model and the plan have right; None without labels of classes.
 
-    The first ones are run, as many as take seconds.
+    The first ones are run, as many as take seconds. Where answers differ, more are: the first ones
+    may be too few to judge.
     """
-    samples, output = evidence.samples, str(evidence.plan.graph.outputs[0].name)
+    samples = evidence.samples
     if samples is None or isinstance(samples.reader, Iterator) or not _has_labels(evidence):
         return None
-    elements = 1 if evidence.statistics is None else max(elements_of(evidence.statistics), 1)
-    most = max(_RUN_ELEMENTS // elements, _FEWEST)
+    found = _answers(evidence, samples, _RUN_ELEMENTS)
+    if found is not None and evidence.more is not None and not np.array_equal(*found):
+        samples = evidence.more()
+        found = _answers(evidence, samples, LONGER * _RUN_ELEMENTS)
+    labels = samples.labels()  # of the samples that were read last
+    if labels is None or found is None:
+        return None
+    wanted = labels[: len(found[0])]
+    if len(wanted) != len(found[0]):
+        return None
+    return np.asarray(found[0] == wanted), np.asarray(found[1] == wanted)
+
+
+def _answers(
+    evidence: Evidence, samples: Samples, elements: int
+) -> tuple[Integers, Integers] | None:
+    """Run both models on the first samples: the classes; None where an output has none.
+
+    Args:
+        evidence: With a plan.
+        samples: The samples.
+        elements: About how many elements of activations are run.
+    """
+    output = str(evidence.plan.graph.outputs[0].name)
+    of_one = 1 if evidence.statistics is None else max(elements_of(evidence.statistics), 1)
+    most = max(elements // of_one, _FEWEST)
     simulator = evidence.simulator
-    chosen: list[tuple[npt.NDArray[np.int64], ...]] = []
+    chosen: list[tuple[Integers, ...]] = []
     seen = 0
     for feeds, count in samples.batches(samples.batch_size(RUN_AT_ONCE)):
         if seen >= most:
@@ -199,14 +227,10 @@ def _right(
         if scores[0].ndim != 2 or scores[0].shape[1] < 2:
             return None
         chosen.append(tuple(each[:count].argmax(axis=1) for each in scores))
-    labels = samples.labels()
-    if labels is None or not chosen:
+    if not chosen:
         return None
     first, second = (np.concatenate(column) for column in zip(*chosen, strict=True))
-    wanted = labels[: len(first)]
-    if len(wanted) != len(first):
-        return None
-    return np.asarray(first == wanted), np.asarray(second == wanted)
+    return first, second
 
 
 def _has_labels(evidence: Evidence) -> bool:

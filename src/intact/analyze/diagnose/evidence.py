@@ -69,6 +69,7 @@ class Evidence:
         statistics: What calibration saw; None where that is not known.
         calibrated: Set where the samples are those of the calibration.
         samples: Other samples, which can be read again; None where there are none.
+        more: Opens more of them, where these are too few; None where there are no others.
         is_drawn: Whether samples were drawn.
         planned: The plan with scales; None before there are any.
         tried: The samples of these that plans are tried on; None for all.
@@ -85,6 +86,7 @@ class Evidence:
     statistics: Statistics | None = None
     calibrated: Calibrated | None = None
     samples: Samples | None = None
+    more: Callable[[], Samples] | None = None
     is_drawn: bool = False
     planned: QuantizedGraph | None = None
     tried: FloatRuns | None = None

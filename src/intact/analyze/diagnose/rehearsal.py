@@ -66,6 +66,7 @@ class Rehearsal:
         result: The result.
         made_by: The options that made it; None where they are not known.
         trial: Simulates plans; None where nothing is measured.
+        is_sure: Gains are over the result itself, which is less than passes would make of them.
     """
 
     def __init__(
@@ -73,8 +74,11 @@ class Rehearsal:
         result: Result,
         made_by: Mapping[str, Any] | None,
         trial: Trial | None = None,
+        *,
+        is_sure: bool = False,
     ) -> None:
         self._result, self._made_by, self._trial = result, made_by, trial
+        self._is_sure = is_sure
         self._planned: dict[str, tuple[Job, QuantizedGraph | None]] = {}
 
     def takes(self, values: Mapping[str, Any]) -> bool:
@@ -106,19 +110,22 @@ class Rehearsal:
     def gain(self, values: Mapping[str, Any]) -> float | None:
         """Return what the worst output of a call would have more, dB; None where nothing tells.
 
-        Both are simulated without improvement passes, on equal terms.
+        The call is simulated without improvement passes. Where it is better than the result even
+        so, that is the gain. Else it is compared with a plan of the result without its passes.
 
         Args:
             values: All its options by name.
         """
         if self._trial is None or not self._changed_options(values) <= SIMULATED:
             return None
-        if self.decibels is None:
+        if self._level is None or self.decibels is None:
             return None
         with contextlib.suppress(IntactError):
             _, scaled = self._plan(values)
             if scaled is not None:
-                return self._trial.decibels(scaled) - self.decibels
+                found = self._trial.decibels(scaled)
+                is_better = self._is_sure or found > self._level
+                return found - (self._level if is_better else self.decibels)
         return None
 
     @cached_property
@@ -224,3 +231,13 @@ class Rehearsal:
         return Method.of(
             job.plan.target, made.method, made.weight_method or None, dict(made.method_options)
         )
+
+    @cached_property
+    def _level(self) -> float | None:
+        """What the worst output of the result has."""
+        plan = self._result.plan
+        if self._trial is None or not plan.provenance.improve:
+            return self.decibels
+        with contextlib.suppress(IntactError):
+            return self._trial.decibels(plan)
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from intact.analyze.diagnose.calibration_samples import calibration_findings
 from intact.analyze.diagnose.costliest import suspected_for_bits
 from intact.analyze.diagnose.deployed import products_in_float, runtime_of
 from intact.analyze.diagnose.diagnosis import (
+    LONGER,
     Diagnosis,
     decibels_on,
     diagnosis_of,
@@ -32,7 +33,7 @@ from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
-from intact.limits import DRAWN, MOST_DB, TOLD_DB
+from intact.limits import DRAWN, TOLD_DB
 from intact.plan import QuantizedGraph
 from intact.recipe.reports import DiagnoseOptions
 from intact.results.preprocessing import steps_for
@@ -53,15 +54,17 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     """
     begin_reading(options.result, options.progress)
     loaded = load_result(options.result)
+    more = None
     if options.data is None:
         # Without data something is said nevertheless: inputs drawn from the histograms of the
         # calibration.
         samples, preprocess = loaded.draw_samples(DRAWN), loaded.preprocess
     else:
         preprocess = steps_for(options, options.data, loaded.preprocess)
-        samples = open_for_result(
-            options, options.data, loaded, limit=options.samples, labels=options.labels
-        )
+        opened = partial(open_for_result, options, options.data, loaded, labels=options.labels)
+        samples = opened(limit=options.samples)
+        if options.samples is not None:
+            more = partial(opened, limit=LONGER * options.samples)
     begin(options.progress, "diagnosing")
     runs = _runs_of(loaded, samples, options.threads)
     evidence = Evidence(
@@ -69,6 +72,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         preprocess,
         loaded.statistics,
         samples=samples,
+        more=more,
         is_drawn=options.data is None,
         planned=loaded.plan,
         replan=partial(_replan, loaded),
@@ -86,26 +90,12 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         tried = TriedRemedies(options, loaded, samples, seconds=options.seconds)
         findings = tuple(tried.best(each, made_by, rehearsal) for each in found_here)
     if not findings and options.data is not None:
-        offered = [with_command(e, made_by, ran, rehearsal) for e in suspected_for_bits(evidence)]
-        level = min(found.decibels.values(), default=MOST_DB)
-        findings = tuple(_measured_gains(offered, rehearsal, level))
+        sure = Rehearsal(loaded, made_by, _Trial(runs, samples, options.threads), is_sure=True)
+        offered = (with_command(e, made_by, ran, sure) for e in suspected_for_bits(evidence))
+        findings = tuple(each for each in offered if (each.gain or 0.0) >= TOLD_DB)
     unused = _unused_labels(loaded, samples)
     notes = (*found.notes, f"labels are not used: {unused}") if unused else found.notes
     return msgspec.structs.replace(found, findings=findings, notes=notes)
-
-
-def _measured_gains(
-    findings: Sequence[Finding], rehearsal: Rehearsal, level: float
-) -> Iterator[Finding]:
-    """Yield those whose remedy reaches more than the result has, with what that is, in dB.
-
-    Both sides of a simulated gain are without passes; the result may have some.
-    """
-    for each in findings:
-        if each.gain is not None and rehearsal.decibels is not None:
-            gained = rehearsal.decibels + each.gain - level
-            if gained >= TOLD_DB:
-                yield msgspec.structs.replace(each, gain=gained)
 
 
 def unlike_samples(result: Result, samples: Samples, data: object) -> Finding | None:
