@@ -128,6 +128,9 @@ HARDLY_FOUND = 0.01
 
 # ---- Memory, bytes -------------------------------------------------------------------------------
 
+MEMORY_SHARE = 0.5
+"""Share of the free memory that activations and counts have where --max-memory is left out."""
+
 SEARCH_SAMPLES_BYTES = 4 << 30
 """Samples and float outputs that trials run on."""
 SEARCH_CACHE_BYTES = 1 << 30
