@@ -38,6 +38,8 @@ PICTURE_BYTES = 1_000_000
 # ---- Signal to quantization noise, dB ------------------------------------------------------------
 # 8 bits usually leave an output 20 to 40 dB.
 
+CLOSE_DB = 40.0
+"""Where every output has that (1 % of noise), no pass runs that nobody asked for."""
 WELL_DB = 30.0
 """Where every output has that, a result is well: causes are not looked for."""
 ENOUGH_DB = 25.0
