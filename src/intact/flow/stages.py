@@ -281,7 +281,6 @@ class Improve(Stage):
         compared = calibration.compare(scaled.plan.graph, state.comparing.sample)
         return replace(state, compared=compared)
 
-
     def _is_close(self, state: TargetRun) -> bool:
         """Tell whether passes that nobody asked for have little to gain."""
         choice = state.scaled.choice

@@ -224,11 +224,12 @@ def _time(
             evaluation.why_no_latency = str(error)
             return
         # Where it holds the model in integers only, ONNX Runtime runs the float model.
-        with contextlib.suppress(IntactError):
-            if runtime.runs_float:
-                beside = runtime.float_runner(models.graph, deployed)
+        for graph in (models.graph, result.plan.graph) if runtime.runs_float else ():
+            with contextlib.suppress(IntactError):  # it may lack what the plan's graph has not
+                beside = runtime.float_runner(graph, deployed)
                 beside(one)
                 in_float, evaluation.float_runtime = beside, runtime.name()
+                break
         found = latencies(lambda: in_float(one), lambda: run(one))
     evaluation.latency_batch = 1 if is_open else size
     evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
