@@ -38,6 +38,8 @@ PICTURE_BYTES = 1_000_000
 # ---- Signal to quantization noise, dB ------------------------------------------------------------
 # 8 bits usually leave an output 20 to 40 dB.
 
+CLOSE_DB = 40.0
+"""Where every output has that (1 % of noise), no pass runs that nobody asked for."""
 WELL_DB = 30.0
 """Where every output has that, a result is well: causes are not looked for."""
 ENOUGH_DB = 25.0
@@ -127,6 +129,9 @@ HARDLY_FOUND = 0.01
 """mAP at IoU 0.5 of the float model below which boxes or classes are likely to be misread."""
 
 # ---- Memory, bytes -------------------------------------------------------------------------------
+
+MEMORY_SHARE = 0.5
+"""Share of the free memory that activations and counts have where --max-memory is left out."""
 
 SEARCH_SAMPLES_BYTES = 4 << 30
 """Samples and float outputs that trials run on."""

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import intact
 from intact.analyze.errors import quant_loss
 from intact.analyze.layers import LayerErrors, model_errors
 from intact.data.sources import open_samples
@@ -121,6 +122,21 @@ class TestTwoLayers:
         assert output.error.sqnr_db == pytest.approx(sqnr_db(wanted, logits), abs=0.01)
         same = wanted.argmax(axis=1) == logits.argmax(axis=1)
         assert output.agreement == 100 * same.mean()
+
+
+@pytest.mark.parametrize("target", ["openvino", "ncnn"])
+def test_layers_that_hand_out_floats_are_measured(target: str) -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["n", 3, 8, 8])
+    for name in ("first", "second", "third"):
+        x = b.node("HardSwish", b.node("Conv", x, b.weight(3, 3, 1, 1), name=name))
+    b.output(x)
+    graph = normalize(b.build())
+    data = {"x": np.random.default_rng(0).normal(size=(6, 3, 8, 8)).astype(np.float32)}
+    plan = intact.quantize(graph.model, data, target=target, preset="fast").plan
+    found = model_errors(plan, open_samples(data, plan.graph), threads=1)
+    assert [each.name for each in found.layers] == ["first", "second", "third"]
+    assert all(each.alone is not None and 10 < each.alone < 80 for each in found.layers)
 
 
 def test_accumulated_errors_are_those_of_quant_loss() -> None:

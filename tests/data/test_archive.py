@@ -176,7 +176,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, x=np.zeros((2000, 1000), np.float32))
     with monkeypatch.context() as changed:
-        changed.setattr(archive, "_free_memory", lambda: 7 << 20)
+        changed.setattr(archive, "free_memory", lambda: 7 << 20)
         with pytest.raises(DataError, match=r"need 0\.0 GiB of memory.*numpy\.savez \(uncompr"):
             load_arrays(path)
     packed = zipfile.ZipFile(path).infolist()[0]

@@ -58,3 +58,19 @@ def test_the_memory_allowed_holds_for_trials(
     monkeypatch.setattr(calibration, "_BYTES", 1 << 16)
     quantized(max_memory=1 << 24)
     assert [threads for threads, _ in tried] == [3, 1]
+
+
+def test_half_of_the_free_memory_is_the_default(
+    tried: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "_BYTES", 1 << 16)
+    monkeypatch.setattr(calibration, "free_memory", lambda: 1 << 25)
+    quantized()
+    assert [threads for threads, _ in tried] == [1]
+
+
+def test_what_takes_more_than_half_of_the_memory_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibration, "free_memory", lambda: 2)
+    quantized()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from intact import api, demo
 from intact.config import QuantState
 from intact.engines.session import FloatModel
 from intact.errors import UsageError
+from intact.flow import stages
 from intact.improve.passes import Request, requests_of, rewrite
 from intact.plan import QuantizedGraph
 from intact.results.result import Result
@@ -149,6 +151,20 @@ def test_few_bits_are_improved_unless_that_is_declined() -> None:
     assert "weights of 6 bits or fewer" in note.message
     wide = api.quantize(demo.model_path(), demo.calibration_path(), samples=20)
     assert wide.plan.provenance.improve == ()
+
+
+def test_what_is_close_to_float_is_improved_only_where_somebody_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def made(**options: Any) -> Any:
+        path = demo.calibration_path()
+        return api.quantize(demo.model_path(), path, weight_bits=4, samples=8, **options).plan
+
+    monkeypatch.setattr(stages, "CLOSE_DB", 1.0)
+    plain = made()
+    assert plain.provenance.improve == ()
+    assert not any("preset" in note.message for note in plain.notes)
+    assert made(preset="balanced").provenance.improve == ("rounding",)
 
 
 def test_samples_that_are_read_once_are_no_reason_to_fail() -> None:

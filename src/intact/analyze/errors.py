@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from intact._text import finite
 from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide
@@ -315,12 +316,20 @@ def layer_results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
         if not plan.is_quantized(head):
             continue
         point = points.at_output.get(value)
-        # Where nothing is quantized, inside of a fused chain, no executor shows the tensor.
-        is_seen = point is not None or value.is_graph_output() or is_dynamic(plan, head, 0)
+        # Inside of a fused chain no executor shows the tensor.
+        is_seen = point is not None or is_dynamic(plan, head, 0) or _is_float(plan, points, value)
         if not is_seen or (point and point.is_passed_on):
             continue
         axis = facts(head).channel_axis if weight_slot(head) is not None else None
         yield ComparedPoint(head, str(value.name), point.end if point else None, axis)
+
+
+def _is_float(plan: QuantizedGraph, points: Points, value: ir.Value) -> bool:
+    """Tell whether a layer hands its result out in float, as those of ncnn do."""
+    return all(
+        not plan.is_quantized(node) or (str(node.name), slot) in points.at_input
+        for node, slot in plan.graph.consumers(value)
+    )
 
 
 def _edges(plan: QuantizedGraph) -> Iterator[ComparedPoint]:

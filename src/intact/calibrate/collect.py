@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from intact.calibrate.observe.budget import (
+    Schedule,
     known_sizes,
     part_observers,
     schedule,
@@ -166,6 +167,7 @@ def collect(
     threads: int = 0,
     progress: Progress | None = None,
     max_memory: int | None = None,
+    refuses: bool = True,
     first: Batch | None = None,
     chosen: ChosenSamples | None = None,
     observer: Observer | None = None,
@@ -194,6 +196,8 @@ def collect(
         max_memory: Bytes for observed activations and counts; None for no limit. The weights and
             the runtime's own working memory come on top. Where the sizes of tensors depend on the
             samples, those of the first are taken.
+        refuses: Whether what needs more memory is refused; otherwise it has what it needs, and
+            sizes that depend on the samples are not limited.
         first: Filled with the inputs of the first sample, or of the batch that the model fixes.
         chosen: Filled with some of the samples.
         observer: What counts these tensors; made if it is not given.
@@ -212,19 +216,22 @@ def collect(
     observer = observer or Observer(graph, tensors, takes_feeds=samples.takes_feeds)
     workers = worker_count(threads, len(tensors))
     twice = 1 + bool(bins)
-    if max_memory is None:
+    layout = observer.layout
+    # From shapes where they are all known: a sample is run only for lengths that it decides.
+    sizes = None if max_memory is None else known_sizes(graph, layout, tensors)
+    if sizes is None and max_memory is not None and refuses:
+        sizes = _sizes_of_first(observer, samples)
+    plan = Schedule(workers, (tuple(tensors),))
+    if sizes is not None and max_memory is not None:
+        plan = schedule(tensors, workers, sizes, max_memory, refuses=refuses)
+    is_single = len(plan.groups) == 1 or isinstance(samples.reader, Iterator)
+    if max_memory is None or (not refuses and is_single):
         if bins:
             _refuse_single_pass(samples, twice, _METHOD)
         passes = _Passes(progress, twice)
-        statistics = _observe(graph, samples, observer, workers, passes, first, chosen, bins)
+        statistics = _observe(graph, samples, observer, plan.workers, passes, first, chosen, bins)
         return _fill_caches(graph, statistics)
-    layout = observer.layout
-    # From shapes where they are all known: a sample is run only for lengths that it decides.
-    sizes = known_sizes(graph, layout, tensors)
-    if sizes is None:
-        sizes = _sizes_of_first(observer, samples)
     del observer  # and its copy of the weights
-    plan = schedule(tensors, workers, sizes, max_memory)
     if len(plan.groups) > 1:
         _refuse_single_pass(samples, len(plan.groups) * twice, _MEMORY)
     statistics = Statistics(graph.hash)

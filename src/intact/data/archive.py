@@ -133,7 +133,7 @@ def _refuse_too_large(path: Path, size: int, members: list[zipfile.ZipInfo]) -> 
                 f"member {member.filename!r} claims that {member.compress_size} bytes hold "
                 f"{member.file_size}"
             )
-    needed, free = sum(member.file_size for member in members), _free_memory()
+    needed, free = sum(member.file_size for member in members), free_memory()
     if needed > free:
         raise DataError(
             f"{path}: its compressed arrays need {needed / 2**30:.1f} GiB of memory, "
@@ -261,7 +261,7 @@ def _available(ask: Callable[[Any], int]) -> int:
     return int(status.available) if ask(ctypes.byref(status)) else 1 << 62
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """Return the available memory in bytes; the total memory if only that is known."""
     try:
         with Path("/proc/meminfo").open(encoding="ascii") as file:  # Linux

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +21,7 @@ from intact.calibrate.method import Method, counted_bins
 from intact.calibrate.original import Original, OriginalComparison
 from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics
+from intact.data.archive import free_memory
 from intact.data.batching import Batch, sample_count, within
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.preprocess import Preprocess
@@ -30,7 +31,7 @@ from intact.errors import DataError, UsageError
 from intact.flow.look import CalibrationSamples
 from intact.graph import Graph, is_constant
 from intact.graph.files.tensors import weight_bytes
-from intact.limits import TRIED_AT_ONCE
+from intact.limits import MEMORY_SHARE, TRIED_AT_ONCE
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
@@ -192,7 +193,7 @@ class Calibration:
             tuple(dict.fromkeys((*inputs, *required))),
             threads=self.options.threads,
             progress=self.options.progress,
-            max_memory=self.options.max_memory,
+            **self._limit(),
             first=first,
             chosen=chosen,
             bins=counted_bins(methods),
@@ -201,9 +202,8 @@ class Calibration:
         # Fewer at once where activations are large: a trial holds all of them.
         batch = opened.batch_size(within(TRIED_AT_ONCE, _TRIED_ELEMENTS, size))
         threads = self.options.threads or os.cpu_count() or 1
-        if self.options.max_memory is not None:
-            # Batches run side by side, each with activations of its own.
-            threads = min(threads, self.options.max_memory // (_BYTES * batch * size))
+        # Batches run side by side, each with activations of its own.
+        threads = min(threads, self._memory // (_BYTES * batch * size))
         runs = FloatRuns(graph, list(chosen.batches(batch)), threads=max(threads, 1))
         notes = _skipped_notes(opened.skipped)
         if self.cluster is not None:
@@ -217,6 +217,16 @@ class Calibration:
             runs, known, self.preprocess, self.drawn > 0, self.options.threads
         )
         return Observation(opened, statistics, notes, first, shapes, seen)
+
+    @property
+    def _memory(self) -> int:
+        return self.options.max_memory or int(MEMORY_SHARE * free_memory())
+
+    def _limit(self) -> dict[str, Any]:
+        """Return the limit for what observes: only what the user gives refuses, or is another's."""
+        if self.options.max_memory is not None or self.cluster is not None:
+            return {"max_memory": self.options.max_memory}
+        return {"max_memory": self._memory, "refuses": False}
 
     @property
     def _collect(self) -> Callable[..., Statistics]:

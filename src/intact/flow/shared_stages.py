@@ -151,6 +151,7 @@ class Plan:
             job,
             plan=job.plan.with_notes((*notes, *models.notes, *passes.notes)),
             requests=passes.requests,
+            unasked=passes.unasked,
             floats_ends=not options.quantize_heads,
         )
 

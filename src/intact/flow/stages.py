@@ -29,7 +29,7 @@ from intact.flow.look import (
     verdict_of,
 )
 from intact.improve.passes import Request
-from intact.limits import ENOUGH_DB
+from intact.limits import CLOSE_DB, ENOUGH_DB
 from intact.placement.alternatives import Alternatives
 from intact.plan import Note, NoteKind
 from intact.recipe.groups import LengthOptions
@@ -252,7 +252,7 @@ class Improve(Stage):
     def run(self, state: TargetRun) -> TargetRun:
         """Run them; a graph that one rewrote is compared with the given model too."""
         calibration, observed, job = state.calibration, state.observed, state.job
-        if not job.requests:
+        if not job.requests or self._is_close(state):
             return state
         if observed is None:
             raise UsageError(
@@ -272,12 +272,21 @@ class Improve(Stage):
         )
         graph = state.scaled.plan.graph
         scaled = improver.improve(state.scaled, observed.runs)
+        if job.unasked is not None:
+            scaled = scaled._replace(plan=scaled.plan.with_notes((job.unasked,)))
         state = replace(state, scaled=scaled)
         if scaled.plan.graph is graph:
             return state
         # A rewrite promises to compute the same: it is held to that.
         compared = calibration.compare(scaled.plan.graph, state.comparing.sample)
         return replace(state, compared=compared)
+
+    def _is_close(self, state: TargetRun) -> bool:
+        """Tell whether passes that nobody asked for have little to gain."""
+        choice = state.scaled.choice
+        if state.job.unasked is None or choice is None:
+            return False
+        return min(choice.errors.decibels.values(), default=0.0) >= CLOSE_DB
 
 
 class MeasureLoss(Stage):

@@ -122,10 +122,12 @@ class Choice(NamedTuple):
     Attributes:
         requests: The requests, in the order in which they run.
         notes: What the user should know of that.
+        unasked: What is said where they run though nobody asked for them; None if somebody did.
     """
 
     requests: tuple[Request, ...]
     notes: tuple[Note, ...] = ()
+    unasked: Note | None = None
 
 
 def choose_passes(
@@ -162,8 +164,7 @@ def choose_passes(
     if preset is None and not readable:
         return Choice(())
     notes = []
-    if preset is None and names:
-        notes.append(_said(level, names, weaknesses))
+    unasked = _said(level, names, weaknesses) if preset is None and names else None
     if missing:
         notes.append(
             Note(
@@ -174,7 +175,7 @@ def choose_passes(
                 remedy=install_hint("train"),
             )
         )
-    return Choice(requests_of(names), tuple(notes))
+    return Choice(requests_of(names), tuple(notes), unasked)
 
 
 def _said(level: Preset, names: Sequence[str], weaknesses: Sequence[Weakness]) -> Note:

@@ -5,7 +5,7 @@ without data; `inference/`: what each edge carries.
 """
 
 from intact.plan.annotate import annotate
-from intact.plan.build import build_plan
+from intact.plan.build import build_float, build_plan
 from intact.plan.fuse import fuse
 from intact.plan.overrides import Overrides
 from intact.plan.plan_file import load_plan, plan_to_json, save_plan
@@ -33,6 +33,7 @@ __all__ = [
     "QuantizedGraph",
     "TensorEnd",
     "annotate",
+    "build_float",
     "build_plan",
     "fuse",
     "load_plan",

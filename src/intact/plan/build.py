@@ -36,6 +36,12 @@ def build_plan(graph: Graph, target: Target, overrides: Overrides | None = None)
     return structured(annotate(graph, target, overrides))
 
 
+def build_float(graph: Graph, target: Target) -> QuantizedGraph:
+    """Plan all of a model in float: what a quantized one is timed beside."""
+    types = dict.fromkeys(node.op_type for node in graph.nodes)
+    return build_plan(graph, target, Overrides(keep_float=tuple(types)))
+
+
 def structured(plan: QuantizedGraph) -> QuantizedGraph:
     """Untie, fuse and tie an annotated plan, and add notes on widths without operators.
 

@@ -67,7 +67,8 @@ class SampleOptions(Options, kw_only=True):
         Memory(),
         None,
         "Memory for observed activations and for trials of scales, in bytes or e.g. 2G: fewer at "
-        "once, more passes over the samples, same result. Left out, no limit.",
+        "once, more passes over the samples, same result. Left out, half of the free memory, or "
+        "more where a tensor alone takes that, or samples can be read only once.",
     )
 
 

@@ -208,6 +208,7 @@ class Job(msgspec.Struct, frozen=True):
         deployment: What is written.
         planner: Makes it again, with more nodes in float.
         requests: The improvement passes.
+        unasked: What is said where these run though nobody asked for them.
         floats_ends: Whether decoding behind the last layers, and spectra before them, may stay
             float.
     """
@@ -217,6 +218,7 @@ class Job(msgspec.Struct, frozen=True):
     deployment: Deployment
     planner: Planner
     requests: Sequence[Request] = ()
+    unasked: Note | None = None
     floats_ends: bool = False
 
     @staticmethod

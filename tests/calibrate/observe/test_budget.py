@@ -214,3 +214,17 @@ def test_peak_memory_stays_near_the_limit(tmp_path: Path) -> None:
     free, limited = peak(0), peak(2 * (one + COUNTS_BYTES))
     assert free > 8 * one
     assert limited < 0.6 * free
+
+
+def test_a_limit_that_nobody_gave_refuses_nothing() -> None:
+    graph = normalize(residual_net())
+    tensors = needed(graph)
+    data = {"image": np.random.default_rng(3).normal(size=(5, 3, 8, 8)).astype(np.float32)}
+    samples = open_samples(data, graph)
+    reference = collect(graph, samples, tensors).to_bytes()
+    for memory in (1, 3 << 20, 1 << 40):
+        found = collect(graph, samples, tensors, max_memory=memory, refuses=False)
+        assert found.to_bytes() == reference
+    once = open_samples(({"image": image[None]} for image in data["image"]), graph)
+    found = collect(graph, once, tensors, max_memory=1, refuses=False)
+    assert found.to_bytes() == reference

@@ -99,7 +99,7 @@ def _float_loader(result: Result) -> Callable[[Graph], Callable[[Batch], Any]] |
     found = _runtime_alone(result)
     if found is None:
         return None
-    return lambda graph: found[0].float_runner(graph, 1)
+    return lambda graph: found[0].float_runner(graph, found[1])
 
 
 def _profiler(result: Result) -> Callable[[Batch, int], Sequence[KernelTime]] | None:

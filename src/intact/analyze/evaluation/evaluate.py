@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +25,7 @@ from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
 from intact.engines.latency import latencies
-from intact.errors import DataError, ExportError, UsageError
+from intact.errors import DataError, ExportError, IntactError, UsageError
 from intact.formats.base.format import Deployed
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
@@ -216,14 +217,19 @@ def _time(
             evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {ran}"
             return
         in_float: Callable[[Batch], object] = models.in_float.run
+        deployed = Deployed(result.plan, result.exports[name], None, threads)
         try:
-            run = runtime.runner(Deployed(result.plan, result.exports[name], None, threads))
-            if runtime.runs_float:
-                in_float = runtime.float_runner(models.graph, threads)
-                evaluation.float_runtime = runtime.name()
+            run = runtime.runner(deployed)
         except ExportError as error:
             evaluation.why_no_latency = str(error)
             return
+        # Where it holds the model in integers only, ONNX Runtime runs the float model.
+        for graph in (models.graph, result.plan.graph) if runtime.runs_float else ():
+            with contextlib.suppress(IntactError):  # it may lack what the plan's graph has not
+                beside = runtime.float_runner(graph, deployed)
+                beside(one)
+                in_float, evaluation.float_runtime = beside, runtime.name()
+                break
         found = latencies(lambda: in_float(one), lambda: run(one))
     evaluation.latency_batch = 1 if is_open else size
     evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio

@@ -59,7 +59,12 @@ def worker_count(threads: int, tensors: int) -> int:
 
 
 def schedule(
-    tensors: Sequence[str], workers: int, sizes: Mapping[str, int], max_memory: int
+    tensors: Sequence[str],
+    workers: int,
+    sizes: Mapping[str, int],
+    max_memory: int,
+    *,
+    refuses: bool = True,
 ) -> Schedule:
     """Return how tensors are observed within the memory.
 
@@ -71,6 +76,7 @@ def schedule(
         workers: Threads that are wanted.
         sizes: Bytes of each tensor in one thread: one batch of activations and the counts.
         max_memory: Bytes.
+        refuses: Whether a tensor that needs more is refused; otherwise it is observed alone.
 
     Raises:
         CalibrationError: A tensor alone needs more.
@@ -79,7 +85,7 @@ def schedule(
     if max_memory <= 0:
         raise UsageError(f"max_memory is {max_memory}", remedy="give a number of bytes")
     largest = max(tensors, key=lambda name: sizes[name], default=None)
-    if largest is not None and sizes[largest] > max_memory:
+    if refuses and largest is not None and sizes[largest] > max_memory:
         raise CalibrationError(
             f"one batch of {largest!r} and its counts need {_size_text(sizes[largest])} of memory, "
             f"{max_memory >> 20} MiB are allowed",
@@ -99,7 +105,7 @@ def _groups(
     for name in tensors:
         # Neighbours and not the best fit: a group of late tensors runs the model from the start
         # anyway.
-        if sizes[name] > room:
+        if sizes[name] > room and group:
             yield tuple(group)
             group, room = [], max_memory
         group.append(name)

@@ -440,15 +440,15 @@ class Runtime(Protocol):
         """Load what was written as applications do, and return what runs a batch: for timing."""
         raise ExportError("its time here says nothing of the hardware")
 
-    def float_runner(self, graph: Graph, threads: int) -> Callable[[Feeds], Any]:
+    def float_runner(self, graph: Graph, deployed: Deployed) -> Callable[[Feeds], Any]:
         """Load a float model as applications do, and return what runs a batch: for timing.
 
         Args:
             graph: The float model.
-            threads: Number of threads; 0 lets the runtime choose.
+            deployed: What it is timed beside: it is written for the same target.
 
         Raises:
-            ExportError: It runs no float models, or refuses this one.
+            IntactError: It runs no float models, or refuses this one.
         """
         raise ExportError("it runs no float models")
 

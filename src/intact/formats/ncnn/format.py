@@ -26,12 +26,13 @@ from intact.formats.base.format import (
 )
 from intact.formats.ncnn.model import NcnnModel
 from intact.formats.ncnn.write import write_ncnn
-from intact.plan import QuantizedGraph
+from intact.plan import QuantizedGraph, build_float
 from intact.program.lower import lower_nodes
 
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
     from intact.formats.ncnn.run import NcnnRuntime
+    from intact.graph import Graph
 
 PARAM_FILE, BIN_FILE, TABLE_FILE = "model.int8.param", "model.int8.bin", "model.table"
 _FILES = (PARAM_FILE, BIN_FILE, TABLE_FILE)
@@ -89,6 +90,7 @@ class _Runtime(Runtime):
     packages = ("ncnn",)
     run_up_to = ANY_SIZE
     is_timed = True
+    runs_float = True
 
     def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
         from intact.formats.ncnn.run import verify_ncnn
@@ -123,6 +125,11 @@ class _Runtime(Runtime):
         written = write_ncnn(lower_nodes(deployed.plan))
         runtime = NcnnRuntime(written.param, written.weights, threads=deployed.threads)
         return lambda feeds: run_samples(runtime, written.fed(feeds), written.outputs.values())
+
+    def float_runner(self, graph: Graph, deployed: Deployed) -> Callable[[Feeds], object]:
+        plan = build_float(graph, deployed.plan.target)
+        written = NCNN.writer.write(plan, Io.FLOAT)
+        return self.runner(Deployed(plan, written, None, deployed.threads))
 
     def name(self) -> str:
         from intact.formats.ncnn.run import ncnn_version

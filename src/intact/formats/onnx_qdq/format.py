@@ -109,10 +109,10 @@ class _Runtime(Runtime):
         )
         return lambda feeds: runtime.run(feeds)[0]
 
-    def float_runner(self, graph: Graph, threads: int) -> Callable[[Feeds], Feeds]:
+    def float_runner(self, graph: Graph, deployed: Deployed) -> Callable[[Feeds], Feeds]:
         from intact.formats.onnx_qdq.run import float_runner
 
-        return float_runner(graph, threads)
+        return float_runner(graph, deployed.threads)
 
     def profile(self, deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
         from intact.formats.onnx_qdq.executed import profile_kernels

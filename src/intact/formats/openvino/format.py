@@ -111,10 +111,10 @@ class _Runtime(Runtime):
         runtime = self.load(deployed)
         return lambda feeds: runtime.run(feeds)[0]
 
-    def float_runner(self, graph: Graph, threads: int) -> Callable[[Feeds], Feeds]:
+    def float_runner(self, graph: Graph, deployed: Deployed) -> Callable[[Feeds], Feeds]:
         from intact.formats.openvino.run import load_float
 
-        runtime = load_float(graph, threads=threads)
+        runtime = load_float(graph, threads=deployed.threads)
         return lambda feeds: runtime.run(feeds)[0]
 
     def name(self) -> str:

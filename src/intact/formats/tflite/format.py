@@ -32,7 +32,7 @@ from intact.formats.base.format import (
 from intact.formats.base.maker import made_by
 from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.write import refuse_structure, write_tflite
-from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan import Note, NoteKind, QuantizedGraph, build_float
 from intact.program import Program
 from intact.program.deployed import deployed_program
 from intact.program.operations import DynamicQuantize, Lookup
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from intact.formats.base.report import Verification
     from intact.formats.tflite.read import TfliteModel
     from intact.formats.tflite.run import Kernels, TfliteRuntime
+    from intact.graph import Graph
 
 TFLITE_FILE = "model.int8.tflite"
 
@@ -248,6 +249,7 @@ class _Runtime(Runtime):
     run_up_to = ANY_SIZE
     kernels = tuple(Interpreter)
     is_timed = True
+    runs_float = True
 
     def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
         from intact.formats.tflite.micro import verify_micro
@@ -313,6 +315,13 @@ class _Runtime(Runtime):
         runtime = _as_applications(deployed)
         lowered, program, file = written_file(deployed.plan, runtime)
         return lambda feeds: file.run(stored_feeds(program, feeds, lowered.inputs))
+
+    def float_runner(self, graph: Graph, deployed: Deployed) -> Callable[[Feeds], object]:
+        if _interpreter(deployed) is Interpreter.MICRO or deployed.plan.target.compiler is not None:
+            raise ExportError("times of this processor tell nothing of a device's")
+        plan = build_float(graph, deployed.plan.target)
+        written = TFLITE.writer.write(plan, Io.FLOAT)
+        return self.runner(Deployed(plan, written, deployed.kernels, deployed.threads))
 
     def name(self) -> str:
         from intact.formats.tflite.run import litert_version

@@ -15,26 +15,26 @@ def join_islands(program: Program) -> Program:
     """Return the program with each run of float steps, one after the other, as one step."""
     steps: list[Step] = []
     run: list[Step] = []
+    arrays: dict[ir.Value, str] = {}
+    takes_more = True
     for step in program.steps:
-        if isinstance(step.operation, FloatNodes) and not _conflicts(run, step):
+        is_float = isinstance(step.operation, FloatNodes)
+        if is_float and takes_more and _fits(arrays, step):
             run.append(step)
             continue
         steps += _join(program, run)
-        run = [step] if isinstance(step.operation, FloatNodes) else []
-        if not run:
+        run, arrays, takes_more = [], {}, True
+        if is_float:
+            run, takes_more = [step], _fits(arrays, step)
+        else:
             steps.append(step)
     steps += _join(program, run)
     return program.with_steps(tuple(steps))
 
 
-def _conflicts(run: list[Step], step: Step) -> bool:
-    """Tell whether a value would have to be two different arrays inside one island."""
-    arrays: dict[ir.Value, str] = {}
-    for each in (*run, step):
-        for value, name in _tensor_names(each):
-            if arrays.setdefault(value, name) != name:
-                return True
-    return False
+def _fits(arrays: dict[ir.Value, str], step: Step) -> bool:
+    """Note which array each value of a step is; tell whether none would have to be two of them."""
+    return all(arrays.setdefault(value, name) == name for value, name in _tensor_names(step))
 
 
 def _tensor_names(step: Step) -> list[tuple[ir.Value, str]]:
