@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, input_of, name_of
 from intact.formats.ncnn.elementwise import LARGEST
-from intact.formats.ncnn.model import Parameter, lengths, rank_of, same_size, sample
+from intact.formats.ncnn.model import (
+    Parameter,
+    Sample,
+    all_lengths,
+    held,
+    lengths,
+    rank_of,
+    same_size,
+    sample,
+    shape_in_model,
+)
 from intact.program import Step
 from intact.program.float_operations import Flatten, PixelShuffle
 from intact.program.operations import (
@@ -44,24 +57,60 @@ def _flatten(_operation: Flatten, step: Step, builder: NcnnBuilder) -> None:
 def _reshape(_operation: Reshape, step: Step, builder: NcnnBuilder) -> None:
     """Write a Reshape that leaves the batch alone."""
     result = step.outputs[0]
-    before, after = sample(input_of(step)), sample(result)
     # A sample that grows or shrinks takes values of its neighbours.
-    if not same_size(before, after):
+    if not same_size(all_lengths(input_of(step)), all_lengths(result)):
         raise Unsupported("it moves values between samples")
-    builder.reshape(name_of(step), builder.read(step), builder.blob(result), after)
+    builder.reshape(name_of(step), builder.read(step), builder.blob(result), held(result))
 
 
 @WRITERS.register(Transpose)
 def _transpose(operation: Transpose, step: Step, builder: NcnnBuilder) -> None:
-    """Write a Transpose of the axes of a sample."""
-    order = operation.permutation
-    axes = len(order) - 1
-    if order[0] != 0 or axes not in _ORDERS:
-        raise Unsupported(f"it moves the batch, or has more axes than a blob: {list(order)}")
-    names = {2: "hw", 3: "chw", 4: "cdhw"}[axes]
+    """Write a Transpose of the axes of a sample; those that stay together are one."""
+    order, data, result = operation.permutation, input_of(step), step.outputs[0]
+    # Of one sample, axes of length 1 may be where they like.
+    is_one = shape_in_model(data)[:1] == shape_in_model(result)[:1] == (1,)
+    if order[0] != 0 and not is_one:
+        raise Unsupported(f"it moves the batch: {list(order)}")
+    if order[0] == 0 and len(order) - 1 in _ORDERS:
+        builder.unary("Permute", step, {0: _order_type([axis - 1 for axis in order[1:]])})
+        return
+    shape, axes = _joined((1, *all_lengths(data)), order)
+    if len(axes) < 2:
+        builder.reshape(name_of(step), builder.read(step), builder.blob(result), held(result))
+        return
+    if len(axes) not in _ORDERS:
+        raise Unsupported(f"it has more axes than a blob: {list(order)}")
+    joined, turned, name = builder.inner(data), builder.inner(result), name_of(step)
+    builder.reshape(f"{name}_joined", builder.read(step), joined, shape)
+    builder.emit("Permute", name, [joined], [turned], {0: _order_type(axes)})
+    builder.reshape(f"{name}_axes", turned, builder.blob(result), held(result))
+
+
+def _order_type(order: Sequence[int]) -> int:
+    names = {2: "hw", 3: "chw", 4: "cdhw"}[len(order)]
     # ncnn's orders begin with the innermost axis, `w`.
-    brought = "".join(names[axis - 1] for axis in reversed(order[1:]))
-    builder.unary("Permute", step, {0: _ORDERS[axes].split().index(brought)})
+    brought = "".join(names[axis] for axis in reversed(order))
+    return _ORDERS[len(order)].split().index(brought)
+
+
+def _joined(shape: Sample, order: Sequence[int]) -> tuple[Sample, list[int]]:
+    """Return a shape and order of few axes that move the same values.
+
+    >>> _joined((2, 4, 2, 4, 8), (0, 2, 1, 3, 4))
+    ((2, 4, 2, 32), [0, 2, 1, 3])
+    """
+    runs: list[list[int]] = []
+    for axis in order:
+        if shape[axis] == 1:
+            continue
+        follows = runs and all(shape[k] == 1 for k in range(runs[-1][-1] + 1, axis))
+        if follows and runs[-1][-1] < axis:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    given = sorted(runs)
+    lengths_of = tuple(math.prod(shape[axis] for axis in run) for run in given)
+    return lengths_of, [given.index(run) for run in runs]
 
 
 @WRITERS.register(Concat)
