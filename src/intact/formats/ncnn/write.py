@@ -15,6 +15,7 @@ from intact.errors import Unsupported
 from intact.formats.ncnn import elementwise, moves, products
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
 from intact.formats.ncnn.fronts import is_without_sample, with_fronts
+from intact.formats.ncnn.masks import with_masks
 from intact.formats.ncnn.model import (
     LARGEST_CODE,
     MAGIC,
@@ -65,8 +66,8 @@ def write_ncnn(program: Program, target: str = "") -> NcnnModel:
         ExportError: What ncnn has no layer for, or computes in float while the program does not;
             all is listed.
     """
-    program = with_samples(with_floats(with_views(program, (Lookup,))))
-    writer = _Writer(with_fronts(program))
+    program = with_masks(with_floats(with_views(program, (Lookup,))))
+    writer = _Writer(with_fronts(with_samples(program)))
     writer.write()
     found = UnsupportedNodes(
         "ncnn cannot hold",

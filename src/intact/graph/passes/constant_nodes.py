@@ -2,7 +2,8 @@
 
 onnxscript folds with the reference functions of the onnx package. Of pools, normalizations and
 functions along an axis these give other shapes or values than the runtimes: a GlobalMaxPool of
-``[8, 3, 4]`` has the shape ``[8, 1]`` there, and a Softmax of opset 11 normalizes one axis.
+``[8, 3, 4]`` has the shape ``[8, 1]`` there, and a Softmax of opset 11 normalizes one axis. Of a
+GatherElements it folds none whose indices are fewer than the data.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from onnx import helper
 
 from intact.graph.ops import OpKind, constant_array, input_value, op_spec
 from intact.graph.passes.replace import add_constant
-from intact.ops.operators import Split
+from intact.ops.operators import GatherElements, Split
 
 _COMPUTED = {OpKind.COMPUTE, OpKind.ACTIVATION, OpKind.POOL, OpKind.NORMALIZATION}
 
@@ -30,7 +31,7 @@ _IR_VERSION = 10
 def is_computed_by_runtime(node: ir.Node) -> bool:
     """Tell whether a node, if it reads constants alone, is left to ONNX Runtime."""
     spec = op_spec(node)
-    return spec is not None and spec.kind in _COMPUTED
+    return spec is not None and (spec.kind in _COMPUTED or node.op_type == GatherElements.name)
 
 
 def fold_in_runtime(
