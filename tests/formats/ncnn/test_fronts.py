@@ -62,6 +62,15 @@ def _windows(b: ModelBuilder, x: str) -> str:
     return b.node("Reshape", b.node("Sigmoid", rows), b.ints(1, 96))
 
 
+def _channels(b: ModelBuilder, x: str) -> str:
+    """BatchNormalization of rows, as in LeViT."""
+    positive = b.constant(np.linspace(0.5, 2, 16, dtype=np.float32))
+    rows = b.node("Sigmoid", b.node("Reshape", x, b.ints(6, 16)))
+    numbers = b.weight(16), b.weight(16), b.weight(16), positive
+    normal = b.node("BatchNormalization", rows, *numbers)
+    return b.node("Reshape", b.node("Sigmoid", normal), b.ints(1, 96))
+
+
 ONE: dict[str, Build] = {
     "heads": _heads,
     "tokens in front": _tokens_in_front,
@@ -69,6 +78,7 @@ ONE: dict[str, Build] = {
     "fewer axes": _fewer_axes,
     "a constant first": _constant_first,
     "windows": _windows,
+    "channels": _channels,
 }
 
 

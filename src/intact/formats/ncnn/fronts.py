@@ -15,9 +15,16 @@ import numpy as np
 
 from intact.formats.ncnn.model import shape_in_model
 from intact.program import Program, Step, Tensor
-from intact.program.float_operations import CumulativeSum, Flatten, Identity, LayerNormalization
+from intact.program.float_operations import (
+    BatchNormalization,
+    CumulativeSum,
+    Flatten,
+    Identity,
+    LayerNormalization,
+)
 from intact.program.operations import (
     BatchMatMul,
+    Binary,
     Concat,
     Dequantize,
     Elementwise,
@@ -100,7 +107,11 @@ class _Fronts:
         elif isinstance(step.operation, _BROADCASTING):
             self._add_broadcasting(step)
         elif any(map(is_without_sample, (*step.activations, *step.outputs))):
-            self._add_with(step, 1)
+            if isinstance(step.operation, BatchNormalization):
+                for part in _as_product(step, step.operation):
+                    self._add_broadcasting(part)
+            else:
+                self._add_with(step, 1)
         else:
             self.steps.append(step)
 
@@ -162,6 +173,27 @@ class _Fronts:
 
         inputs = tuple(tensor and known(tensor) for tensor in step.inputs)
         return replace(step, inputs=inputs, outputs=tuple(map(known, step.outputs)))
+
+
+def _as_product(step: Step, operation: BatchNormalization) -> tuple[Step, ...]:
+    """Write a normalization of channels, which are the second axis, as a product and a sum."""
+    data, result = step.inputs[0], step.outputs[0]
+    arrays = [None if tensor is None else tensor.data for tensor in step.inputs[1:]]
+    if data is None or any(array is None for array in arrays):
+        return (step,)
+    scale, bias, mean, variance = (np.asarray(array, np.float64) for array in arrays)
+    factor = scale / np.sqrt(variance + operation.epsilon)
+    numbers = {Binary.MUL: factor, Binary.ADD: bias - mean * factor}
+    product = _named(result, 0)
+    pairs = {Binary.MUL: (data, product), Binary.ADD: (product, result)}
+    steps = []
+    for kind, (source, target) in pairs.items():
+        array = numbers[kind].astype(np.float32).reshape(-1, *(1,) * (len(data.shape) - 2))
+        name = f"{step.name}_{kind}"
+        constant = Tensor(name, array.shape, data=array, value=name)
+        made = replace(step, name=name, operation=Elementwise(kind), inputs=(source, constant))
+        steps.append(replace(made, outputs=(target,)))
+    return tuple(steps)
 
 
 def _is_plain(tensor: Tensor) -> bool:
