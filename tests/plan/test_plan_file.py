@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from intact.plan import (
     plan_to_json,
     save_plan,
 )
+from intact.plan.gains import Gain, Improvement
 from intact.targets import load_target
 from tests.models import MODELS, ModelBuilder, residual_net
 from tests.plans import calibrated, config, own_target, planned
@@ -254,3 +257,17 @@ def test_a_plan_survives_its_target_file(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").unlink()
     assert load_plan(tmp_path / "plan.json", plan.graph).target == target
     assert load_target("onnxruntime") != target
+
+
+def test_gains_that_are_no_numbers_read_back(tmp_path: Path, plan: QuantizedGraph) -> None:
+    gains = (
+        Gain("zeros", math.nan, math.nan, kept=False),
+        Gain("lost", 20.0, -math.inf, kept=False),
+        Gain("exact", 20.0, math.inf, kept=True),
+    )
+    record = Improvement("rounding", math.nan, math.inf, True, gains)
+    improved = replace(plan, provenance=plan.provenance.improved([record]))
+    save_plan(improved, tmp_path / "plan.json")
+    (found,) = load_plan(tmp_path / "plan.json", improved.graph).provenance.improvements
+    assert [(each.node, each.after) for each in found.gains] == [("lost", -999.9), ("exact", 999.9)]
+    assert (found.before, found.after) == (-999.9, 999.9)

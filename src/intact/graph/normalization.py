@@ -25,6 +25,7 @@ from intact.graph.passes.canonical import (
     write_sums_as_adds,
     write_zeros_as_pads,
 )
+from intact.graph.passes.constant_nodes import split_constants
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import (
     flatten_weights,
@@ -174,6 +175,7 @@ def _simplify(model: ir.Model) -> None:
                 changed |= library.attempt(library.fold_constants, model)
                 changed |= library.attempt(library.apply_rules, model)
             changed |= library.lift_constants(model)
+            changed |= split_constants(model) > 0
             changed |= fold_lengths(model) > 0
             filled = fill_weights(model, room)  # folding may have computed the sizes
             room -= filled

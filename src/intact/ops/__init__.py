@@ -8,9 +8,10 @@ and the pads of windows.
 from __future__ import annotations
 
 EXPANDABLE = (
-    *("Attention", "BatchNormalization", "Col2Im", "Div", "Einsum", "GroupNormalization"),
-    *("GroupQueryAttention", "HardSigmoid", "If", "InstanceNormalization", "LayerNormalization"),
+    *("Attention", "BatchNormalization", "Col2Im", "DFT", "Div", "Einsum"),
+    *("GroupNormalization", "GroupQueryAttention", "HardSigmoid", "If", "InstanceNormalization"),
     *(
+        "LayerNormalization",
         "LpNormalization",
         "MeanVarianceNormalization",
         "MultiHeadAttention",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
@@ -9,6 +10,9 @@ import msgspec
 
 _DECIMALS = 1
 """Digits of decibels in a plan: those of machines differ a little."""
+
+_MOST = 999.9
+"""Stands for infinitely many: more than floats can have."""
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -52,7 +56,9 @@ class Improvement(msgspec.Struct, frozen=True):
     @property
     def stored(self) -> Improvement:
         """The value as a plan keeps it."""
-        gains = tuple(each.stored for each in self.gains)
+        # Of a layer that gives zeros alone nothing can be said.
+        told = (each for each in self.gains if not math.isnan(each.before + each.after))
+        gains = tuple(each.stored for each in told)
         return msgspec.structs.replace(_round(self), gains=gains)
 
 
@@ -68,5 +74,7 @@ _Measured = TypeVar("_Measured", Gain, Improvement)
 
 
 def _round(measured: _Measured) -> _Measured:
-    before, after = (round(each, _DECIMALS) for each in (measured.before, measured.after))
+    # A file of JSON holds no infinity, and no NaN, which is the least here.
+    ends = (min(max(-_MOST, each), _MOST) for each in (measured.before, measured.after))
+    before, after = (round(each, _DECIMALS) for each in ends)
     return msgspec.structs.replace(measured, before=before, after=after)

@@ -107,6 +107,14 @@ def resize(mode: str, where: str, sizes: tuple[int, int], **attributes: Any) -> 
     return build
 
 
+def _stepped(starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Build:
+    return lambda b, x: b.node("Slice", x, *(b.ints(*each) for each in (starts, ends, axes, steps)))
+
+
+def _gathered(indices: list[Any], axis: int) -> Build:
+    return lambda b, x: b.node("Gather", x, b.constant(np.array(indices, np.int64)), axis=axis)
+
+
 def _slice(starts: list[int], ends: list[int], axes: list[int]) -> Build:
     return lambda b, x: b.node("Slice", x, b.ints(*starts), b.ints(*ends), b.ints(*axes))
 
@@ -301,6 +309,13 @@ IMAGE_CASES: dict[str, Build] = {
     "transpose of an image": node("Transpose", perm=[0, 1, 3, 2]),
     "transpose, reversed": node("Transpose", perm=[0, 3, 2, 1]),
     "slice": _slice([1, -6], [3, 2**40], [1, 3]),
+    "slice by steps": _stepped([1, 0, 1], [2**40, 2**40, 6], [1, 2, 3], [2, 3, 1]),
+    "slice backwards": _stepped([-1, -1], [-(2**40), -(2**40)], [2, 3], [-1, -2]),
+    "a list of neighbours": _gathered([1, 2, 3], 2),
+    "a list of a few runs": _gathered([4, 0, 1, 1, 3], 2),
+    "a list of every second": _gathered([0, 2, 4, 6], 3),
+    "a list of many": _gathered([5, 3, 1] * 8, 2),
+    "a table": _gathered([[0, 1, 2], [2, 3, 4]], 3),
     "gather": _gather,
     "split": _split,
     "pad": _pad([0, 0, 1, 2, 0, 0, 0, 1]),

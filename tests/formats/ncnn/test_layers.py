@@ -83,10 +83,6 @@ UNSUPPORTED |= {
     ),
     "samples joined": (lambda b, x: b.node("Reshape", x, b.ints(-1, 7)), "between samples"),
     "flattened late": (node("Flatten", axis=2), "all behind the batch"),
-    "every second row": (
-        lambda b, x: b.node("Slice", x, b.ints(0), b.ints(7), b.ints(2), b.ints(2)),
-        "every second element",
-    ),
     "some samples": (
         lambda b, x: b.node("Slice", x, b.ints(0), b.ints(1), b.ints(0)), "some of the samples"
     ),

@@ -232,7 +232,7 @@ def test_shapes_that_no_blob_has_are_unsupported(shape: list[int | str], reason:
 
 def test_inputs_of_other_types_and_constant_outputs_are_unsupported() -> None:
     b = ModelBuilder()
-    b.output(b.node("Cast", b.input("x", ["batch", 3], onnx.TensorProto.BOOL), to=1))
+    b.output(b.node("Cast", b.input("x", ["batch", 3], onnx.TensorProto.DOUBLE), to=1))
     b.output(b.node("Identity", b.weight(3), out="fixed"))
     with pytest.raises(ExportError) as found:
         written_from(planned_float(b.build()))

@@ -55,3 +55,15 @@ def test_litert_looks_up_before_a_cast_to_int32() -> None:
     b.output("y", ["batch", LENGTH, 4])
     verified = intact.verify(intact.quantize(b.build(), samples(), target="tflite"), samples())
     assert [(each.values, each.mismatches) for each in verified.outputs] == [(288, 0)]
+
+
+def test_litert_takes_long_long() -> None:
+    """It equals int64, and has another number in NumPy."""
+    data = {name: array.astype(np.longlong) for name, array in samples().items()}
+    assert data["ids"].dtype.char == "q"
+    made = intact.quantize(tokens(), samples(), target="tflite")
+    from intact.formats.tflite.run import TfliteRuntime
+
+    (content,) = made.exports["tflite"].files.values()  # type: ignore[attr-defined]
+    (found,) = TfliteRuntime(content).run(data)[0].values()
+    assert found.shape[0] == len(data["ids"])

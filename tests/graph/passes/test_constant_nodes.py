@@ -46,3 +46,21 @@ def test_node_that_the_runtime_refuses_stays() -> None:
     made = b.node("MaxPool", b.weight(2, 2), kernel_shape=[1])
     b.output(b.node("Add", b.input("x", ["N"]), made))
     assert "MaxPool" in [node.op_type for node in normalize(b.build()).nodes]
+
+
+def test_packed_weights_are_split() -> None:
+    b = ModelBuilder(18)
+    first, second = b.split(b.weight(12, 8), [4, 8], 0)
+    x = b.input("x", ["N", 8])
+    b.output(b.node("Gemm", x, first, transB=1))
+    b.output(b.node("Gemm", x, second, transB=1))
+    model = b.build()
+    graph = normalize(model)
+    assert [node.op_type for node in graph.nodes] == ["Gemm", "Gemm"]
+    feeds = {"x": np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)}
+    for found, expected in zip(
+        run_model(ir.to_proto(graph.model), feeds).values(),
+        run_model(model, feeds).values(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, expected)

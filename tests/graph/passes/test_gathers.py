@@ -46,3 +46,26 @@ def test_tables_become_lists(shape: list[int | str], axis: int) -> None:
 )
 def test_other_gathers_stay(shape: list[int | str], table: np.ndarray) -> None:
     assert op_types(normalize(gathered(shape, 1, table).build())) == ["Gather"]
+
+
+def test_all_elements_in_their_order_are_a_reshape() -> None:
+    places = np.stack(np.broadcast_arrays([[0], [1]], np.arange(3)), axis=-1)
+    for table, expected in ((places, "Reshape"), (places[:, ::-1], "GatherND")):
+        b = ModelBuilder()
+        x = b.input("x", [2, 3])
+        b.node("GatherND", x, b.constant(table.reshape(2, 1, 3, 2).astype(np.int64)), out="y")
+        b.output("y")
+        graph = normalize(b.build())
+        assert op_types(graph) == [expected]
+        data = np.arange(6, dtype=np.float32).reshape(2, 3)
+        found = FloatModel(graph, threads=1).run({"x": data})["y"]
+        np.testing.assert_array_equal(found, data[table[..., 0], table[..., 1]].reshape(2, 1, 3))
+
+
+def test_elements_of_constants_are_a_constant() -> None:
+    b = ModelBuilder()
+    ids = b.node("GatherElements", b.ints(*range(8)), b.ints(3, 1, 0))
+    table = b.weight(8, 4)
+    b.node("Add", b.input("x", ["n", 3, 4]), b.node("Gather", table, ids), out="y")
+    b.output("y")
+    assert op_types(normalize(b.build())) == ["Add"]

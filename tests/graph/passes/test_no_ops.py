@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
+from onnx import TensorProto
 
 from intact.graph import normalize
 from tests import models
-from tests.models import ModelBuilder
+from tests.models import ModelBuilder, run_model
 
 
 def survives(op_type: str, *constants: Any, first: bool = False, **attributes: Any) -> bool:
@@ -131,3 +133,39 @@ def test_guards_behind_rows_that_keep_something_go(mask: Any) -> None:
 )
 def test_guards_that_may_be_needed_stay(builder: ModelBuilder) -> None:
     assert "Where" in [node.op_type for node in normalize(builder.build()).nodes]
+
+
+def masked(*, least: float, masks: int = 1) -> ModelBuilder:
+    """An attention whose mask is an input."""
+    b = ModelBuilder(17)
+    x = b.input("x", [2, 3, 4])
+    scores = b.node("MatMul", x, b.node("Transpose", x, perm=[0, 2, 1]))
+    for number in range(masks):
+        known = b.input(f"mask_{number}", [2, 1, 3], TensorProto.BOOL)
+        chosen = b.node("Where", known, b.constant(F(0)), b.constant(F(least)))
+        scores = b.node("Add", chosen, scores)
+    attention = b.node("Softmax", scores, axis=-1)
+    b.node("Where", b.node("IsNaN", attention), b.constant(F(0)), attention, out="y")
+    b.output("y")
+    return b
+
+
+def test_guards_behind_masks_of_finite_numbers_go() -> None:
+    model = masked(least=np.finfo(F).min).build()
+    graph = normalize(model)
+    assert "IsNaN" not in [node.op_type for node in graph.nodes]
+    x = np.random.default_rng(5).normal(size=(2, 3, 4)).astype(F)
+    mask = np.array([[[True, False, True]], [[False, False, False]]])
+    feeds = {"x": x, "mask_0": mask}
+    (expected,) = run_model(model, feeds).values()
+    (found,) = run_model(ir.to_proto(graph.model), feeds).values()
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [masked(least=-np.inf), masked(least=np.finfo(F).min, masks=2)],
+    ids=["infinite", "two may be infinite together"],
+)
+def test_guards_behind_masks_that_may_leave_nothing_stay(builder: ModelBuilder) -> None:
+    assert "IsNaN" in [node.op_type for node in normalize(builder.build()).nodes]

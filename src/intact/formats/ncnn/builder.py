@@ -88,7 +88,11 @@ class NcnnBuilder:
 
     def inner(self, tensor: Tensor) -> str:
         """Name a new blob that is needed on the way to a tensor."""
-        return self._new_blob(f"{tensor.value}_part")
+        return self.inner_of(tensor.value)
+
+    def inner_of(self, name: str) -> str:
+        """Name a new blob that is needed on the way to one of that name."""
+        return self._new_blob(f"{name}_part")
 
     def read(self, step: Step, slot: int = 0) -> str:
         """Name the blob of an input that is computed.

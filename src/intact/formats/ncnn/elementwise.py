@@ -172,11 +172,11 @@ def _binary(operation: Elementwise, step: Step, builder: NcnnBuilder) -> None:
             scalar: dict[int, Parameter] = {0: number[operation.kind], 1: 1, 2: float(array.item())}
             builder.emit("BinaryOp", name_of(step), [bottom], [top], scalar)
             return
-    bottoms = [_operand(builder, step, slot) for slot in (0, 1)]
+    bottoms = [operand(builder, step, slot) for slot in (0, 1)]
     builder.emit("BinaryOp", name_of(step), bottoms, [top], {0: _BINARY[operation.kind]})
 
 
-def _operand(builder: NcnnBuilder, step: Step, slot: int) -> str:
+def operand(builder: NcnnBuilder, step: Step, slot: int) -> str:
     """Name the blob of an operand, with as many axes as the result has."""
     tensor: Tensor = input_of(step, slot)
     axes = rank_of(step.outputs[0]) - 1

@@ -67,11 +67,8 @@ def sample(tensor: Tensor) -> Sample:
     Raises:
         Unsupported: A length is not known, or as `known_lengths` says.
     """
-    shape = known_lengths(tensor)
-    known = tuple(size for size in shape if size is not None)
-    if len(known) != len(shape):
-        raise Unsupported(f"a length of {tensor.value!r} is not known")
-    return known
+    known_lengths(tensor)  # Asked for its refusal of more axes only.
+    return all_lengths(tensor)
 
 
 def known_lengths(tensor: Tensor) -> tuple[int | None, ...]:
@@ -81,9 +78,41 @@ def known_lengths(tensor: Tensor) -> tuple[int | None, ...]:
         Unsupported: The batch is fixed at more than one sample, or there are more axes than a
             blob has.
     """
-    rank, shape = rank_of(tensor), shape_in_model(tensor)
+    rank = rank_of(tensor)
     if not 2 <= rank <= _MOST_AXES + 1:
         raise Unsupported(f"{tensor.value!r} has {rank} axes; a batch and 1 to 4 more can be held")
+    return _behind_batch(tensor)
+
+
+def held(tensor: Tensor) -> Sample:
+    """Find the shape in which a blob holds one sample that is only moved and given other shapes.
+
+    What has more axes than a blob is a row of all its numbers.
+
+    Raises:
+        Unsupported: A length is not known, or the batch is fixed at more than one sample.
+    """
+    if rank_of(tensor) <= _MOST_AXES + 1:
+        return sample(tensor)
+    return (math.prod(all_lengths(tensor)),)
+
+
+def all_lengths(tensor: Tensor) -> Sample:
+    """Find the shape of one sample, of any number of axes.
+
+    Raises:
+        Unsupported: As `held` says.
+    """
+    rank_of(tensor)  # Asked for its refusal only.
+    shape = _behind_batch(tensor)
+    known = tuple(size for size in shape if size is not None)
+    if len(known) != len(shape):
+        raise Unsupported(f"a length of {tensor.value!r} is not known")
+    return known
+
+
+def _behind_batch(tensor: Tensor) -> tuple[int | None, ...]:
+    shape = shape_in_model(tensor)
     # A batch has no place in a blob, and cannot be cut out of a model that mixes samples.
     if shape[0] not in (None, 1):
         raise Unsupported(

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
 import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, input_of, name_of
 from intact.formats.ncnn.elementwise import LARGEST
-from intact.formats.ncnn.model import Parameter, lengths, rank_of, same_size, sample
-from intact.program import Step
+from intact.formats.ncnn.model import (
+    Parameter,
+    Sample,
+    all_lengths,
+    held,
+    lengths,
+    rank_of,
+    same_size,
+    sample,
+    shape_in_model,
+)
+from intact.program import Step, Tensor
 from intact.program.float_operations import Flatten, PixelShuffle
 from intact.program.operations import (
     Concat,
@@ -44,24 +59,60 @@ def _flatten(_operation: Flatten, step: Step, builder: NcnnBuilder) -> None:
 def _reshape(_operation: Reshape, step: Step, builder: NcnnBuilder) -> None:
     """Write a Reshape that leaves the batch alone."""
     result = step.outputs[0]
-    before, after = sample(input_of(step)), sample(result)
     # A sample that grows or shrinks takes values of its neighbours.
-    if not same_size(before, after):
+    if not same_size(all_lengths(input_of(step)), all_lengths(result)):
         raise Unsupported("it moves values between samples")
-    builder.reshape(name_of(step), builder.read(step), builder.blob(result), after)
+    builder.reshape(name_of(step), builder.read(step), builder.blob(result), held(result))
 
 
 @WRITERS.register(Transpose)
 def _transpose(operation: Transpose, step: Step, builder: NcnnBuilder) -> None:
-    """Write a Transpose of the axes of a sample."""
-    order = operation.permutation
-    axes = len(order) - 1
-    if order[0] != 0 or axes not in _ORDERS:
-        raise Unsupported(f"it moves the batch, or has more axes than a blob: {list(order)}")
-    names = {2: "hw", 3: "chw", 4: "cdhw"}[axes]
+    """Write a Transpose of the axes of a sample; those that stay together are one."""
+    order, data, result = operation.permutation, input_of(step), step.outputs[0]
+    # Of one sample, axes of length 1 may be where they like.
+    is_one = shape_in_model(data)[:1] == shape_in_model(result)[:1] == (1,)
+    if order[0] != 0 and not is_one:
+        raise Unsupported(f"it moves the batch: {list(order)}")
+    if order[0] == 0 and len(order) - 1 in _ORDERS:
+        builder.unary("Permute", step, {0: _order_type([axis - 1 for axis in order[1:]])})
+        return
+    shape, axes = _joined((1, *all_lengths(data)), order)
+    if len(axes) < 2:
+        builder.reshape(name_of(step), builder.read(step), builder.blob(result), held(result))
+        return
+    if len(axes) not in _ORDERS:
+        raise Unsupported(f"it has more axes than a blob: {list(order)}")
+    joined, turned, name = builder.inner(data), builder.inner(result), name_of(step)
+    builder.reshape(f"{name}_joined", builder.read(step), joined, shape)
+    builder.emit("Permute", name, [joined], [turned], {0: _order_type(axes)})
+    builder.reshape(f"{name}_axes", turned, builder.blob(result), held(result))
+
+
+def _order_type(order: Sequence[int]) -> int:
+    names = {2: "hw", 3: "chw", 4: "cdhw"}[len(order)]
     # ncnn's orders begin with the innermost axis, `w`.
-    brought = "".join(names[axis - 1] for axis in reversed(order[1:]))
-    builder.unary("Permute", step, {0: _ORDERS[axes].split().index(brought)})
+    brought = "".join(names[axis] for axis in reversed(order))
+    return _ORDERS[len(order)].split().index(brought)
+
+
+def _joined(shape: Sample, order: Sequence[int]) -> tuple[Sample, list[int]]:
+    """Return a shape and order of few axes that move the same values.
+
+    >>> _joined((2, 4, 2, 4, 8), (0, 2, 1, 3, 4))
+    ((2, 4, 2, 32), [0, 2, 1, 3])
+    """
+    runs: list[list[int]] = []
+    for axis in order:
+        if shape[axis] == 1:
+            continue
+        follows = runs and all(shape[k] == 1 for k in range(runs[-1][-1] + 1, axis))
+        if follows and runs[-1][-1] < axis:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    given = sorted(runs)
+    lengths_of = tuple(math.prod(shape[axis] for axis in run) for run in given)
+    return lengths_of, [given.index(run) for run in runs]
 
 
 @WRITERS.register(Concat)
@@ -78,35 +129,132 @@ def _concat(operation: Concat, step: Step, builder: NcnnBuilder) -> None:
 
 @WRITERS.register(Slice)
 def _slice(operation: Slice, step: Step, builder: NcnnBuilder) -> None:
-    """Write a Slice without steps as ``Crop``."""
-    shape = sample(input_of(step))
-    if any(by != 1 for by in operation.steps):
-        raise Unsupported("it takes every second element or so")
-    ends = list(zip(operation.starts, operation.stops, strict=True))
-    if ends[0] not in ((None, None), (0, None)):
+    """Write a Slice as ``Crop``; axes with steps are taken one by one before."""
+    shape = list(sample(input_of(step)))
+    ends = list(zip(operation.starts, operation.stops, operation.steps, strict=True))
+    if ends[0] not in ((None, None, 1), (0, None, 1)):
         raise Unsupported("it takes some of the samples")
-    inner = [axis for axis, pair in enumerate(ends[1:]) if pair != (None, None)]
-    ranges = [slice(*ends[axis + 1]).indices(shape[axis])[:2] for axis in inner]
-    if any(start >= stop for start, stop in ranges):
+    inner = [axis for axis, each in enumerate(ends[1:]) if each != (None, None, 1)]
+    places = {axis: range(shape[axis])[slice(*ends[axis + 1])] for axis in inner}
+    if not all(map(len, places.values())):
         raise Unsupported("it takes nothing")
-    first, last = (tuple(pair[k] for pair in ranges) for k in (0, 1))
-    builder.unary("Crop", step, {9: first, 10: last, 11: tuple(inner)})
+    bottom, top, result = builder.read(step), builder.blob(step.outputs[0]), step.outputs[0]
+    ranges = {axis: each for axis, each in places.items() if each.step == 1}
+    for axis in inner:
+        if axis in ranges:
+            continue
+        is_last = not ranges and axis == inner[-1]
+        taken = top if is_last else builder.inner(result)
+        source = _Source(bottom, tuple(shape), axis)
+        shape[axis] = len(places[axis])
+        _take(builder, name_of(step), source, list(places[axis]), (taken, tuple(shape)))
+        bottom = taken
+    if ranges or not inner:
+        pairs = [(each.start, each.stop) for each in ranges.values()]
+        first, last = (tuple(pair[k] for pair in pairs) for k in (0, 1))
+        cut: dict[int, Parameter] = {9: first, 10: last, 11: tuple(ranges)}
+        builder.emit("Crop", name_of(step), [bottom], [top], cut)
 
 
 @WRITERS.register(Gather)
 def _gather(operation: Gather, step: Step, builder: NcnnBuilder) -> None:
-    """Write one index as ``Crop``, and ``Reshape`` as an axis may go."""
-    result = step.outputs[0]
-    if operation.indices.size != 1:
-        raise Unsupported("it gathers by several indices")
-    axis = _axis_of_sample(operation.axis, step)
+    """Write constant indices as ``Crop`` and what else `_take` needs."""
+    result, axis = step.outputs[0], _axis_of_sample(operation.axis, step)
+    source = _Source(builder.read(step), sample(input_of(step)), axis)
     # ``Crop`` does not count from the end as ONNX does.
-    start = int(operation.indices.item()) % sample(input_of(step))[axis]
-    bottom, top = builder.read(step), builder.blob(result)
-    inner = builder.inner(result)
-    cut: dict[int, Parameter] = {9: (start,), 10: (start + 1,), 11: (axis,)}
-    builder.emit("Crop", name_of(step), [bottom], [inner], cut)
-    builder.reshape(f"{name_of(step)}_axes", inner, top, sample(result))
+    places = [int(index) % source.shape[axis] for index in operation.indices.reshape(-1)]
+    if not places:
+        raise Unsupported("it takes nothing")
+    _take(builder, name_of(step), source, places, (builder.blob(result), sample(result)))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A blob, its shape, and the axis along which is taken."""
+
+    blob: str
+    shape: Sample
+    axis: int
+
+
+_Target: TypeAlias = tuple[str, Sample]
+"""A blob and its shape."""
+
+_MOST_CUTS = 16
+"""So many layers cost less than a product with ones and zeros; a guess."""
+
+
+def _take(
+    builder: NcnnBuilder, name: str, source: _Source, places: list[int], target: _Target
+) -> None:
+    """Add layers that take places along an axis.
+
+    Neighbours are one ``Crop``. Places at equal distances are those of a column once the axis is
+    two. A few runs are joined by ``Concat``; of many, a product with ones and zeros takes them.
+    """
+    steps = set(np.diff(places).tolist())
+    starts = [k for k, place in enumerate(places) if not k or place != places[k - 1] + 1]
+    runs = [places[k:end] for k, end in zip(starts, [*starts[1:], len(places)], strict=True)]
+    if len(runs) == 1:
+        inner = builder.inner_of(target[0])
+        _crop(builder, name, source, runs[0], inner)
+        builder.reshape(f"{name}_axes", inner, *target)
+    elif len(steps) == 1 and min(steps) > 1:
+        _take_column(builder, name, source, places, target)
+    elif len(runs) <= _MOST_CUTS:
+        parts = [builder.inner_of(target[0]) for _ in runs]
+        for run, part in zip(runs, parts, strict=True):
+            _crop(builder, name, source, run, part)
+        joined = builder.inner_of(target[0])
+        builder.emit("Concat", name, parts, [joined], {0: source.axis})
+        builder.reshape(f"{name}_axes", joined, *target)
+    else:
+        _take_by_product(builder, name, source, places, target)
+
+
+def _crop(builder: NcnnBuilder, name: str, source: _Source, run: list[int], top: str) -> None:
+    cut: dict[int, Parameter] = {9: (run[0],), 10: (run[-1] + 1,), 11: (source.axis,)}
+    builder.emit("Crop", name, [source.blob], [top], cut)
+
+
+def _rows(builder: NcnnBuilder, name: str, source: _Source) -> _Source:
+    """Give a blob three axes, the one along which is taken in the middle."""
+    front, back = source.shape[: source.axis], source.shape[source.axis + 1 :]
+    shape = (math.prod(front), source.shape[source.axis], math.prod(back))
+    rows = builder.inner_of(source.blob)
+    builder.reshape(f"{name}_rows", source.blob, rows, shape)
+    return _Source(rows, shape, 1)
+
+
+def _take_column(
+    builder: NcnnBuilder, name: str, source: _Source, places: list[int], target: _Target
+) -> None:
+    rows, step, first = _rows(builder, name, source), places[1] - places[0], places[0]
+    front, length, back = rows.shape
+    last = first + step * len(places)
+    blob = rows.blob
+    if last > length:  # the last of them has fewer behind it
+        padded = builder.inner_of(blob)
+        builder.emit("Padding", f"{name}_pad", [blob], [padded], {1: last - length})
+        blob = padded
+    cut, parted, column = (builder.inner_of(blob) for _ in range(3))
+    _crop(builder, name, _Source(blob, rows.shape, 1), list(range(first, last)), cut)
+    builder.reshape(f"{name}_parts", cut, parted, (front, len(places), step * back))
+    parts = _Source(parted, (front, len(places), step * back), 2)
+    _crop(builder, f"{name}_column", parts, list(range(back)), column)
+    builder.reshape(f"{name}_axes", column, *target)
+
+
+def _take_by_product(
+    builder: NcnnBuilder, name: str, source: _Source, places: list[int], target: _Target
+) -> None:
+    rows = _rows(builder, name, source)
+    ones = np.zeros((1, len(places), rows.shape[1]), np.float32)
+    ones[0, np.arange(len(places)), places] = 1
+    chosen, product = f"{name}_places_{source.axis}", builder.inner_of(target[0])
+    blob = builder.constant(Tensor(chosen, ones.shape, data=ones, value=chosen), ones.shape)
+    builder.emit("MatMul", name, [blob, rows.blob], [product])
+    builder.reshape(f"{name}_axes", product, *target)
 
 
 @WRITERS.register(Split)

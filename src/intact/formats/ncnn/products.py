@@ -25,7 +25,7 @@ from intact.formats.ncnn.builder import (
     input_of,
     name_of,
 )
-from intact.formats.ncnn.elementwise import finite
+from intact.formats.ncnn.elementwise import finite, operand
 from intact.formats.ncnn.model import (
     LARGEST_CODE,
     WINOGRAD_LIMIT,
@@ -209,10 +209,10 @@ def _embed(operation: Lookup, step: Step, builder: NcnnBuilder) -> None:
 @WRITERS.register(BatchMatMul)
 def _matmul(_operation: BatchMatMul, step: Step, builder: NcnnBuilder) -> None:
     """Write the product of two activations with equally many axes."""
-    ranks = [rank_of(input_of(step, slot)) for slot in (0, 1)]
-    if ranks[0] != ranks[1] or ranks[0] < 3:
+    ranks = {rank_of(tensor) for tensor in step.activations}
+    if ranks != {rank_of(step.outputs[0])} or min(ranks) < 3:
         raise Unsupported("its operands are no matrices with equally many axes")
-    bottoms = [builder.read(step, slot) for slot in (0, 1)]
+    bottoms = [operand(builder, step, slot) for slot in (0, 1)]
     builder.emit("MatMul", name_of(step), bottoms, [builder.blob(step.outputs[0])])
 
 

@@ -373,10 +373,11 @@ def _stored(array: Array, tensor: Tensor) -> Array:
     lengths = tensor.shape
     if tensor.permutation is not None:
         lengths = tuple(lengths[k] for k in np.argsort(tensor.permutation))
-    # ncnn drops axes that are 1 long.
-    if array.ndim != len(lengths):
+    # ncnn drops axes that are 1 long, and has the sample in front of values without it.
+    if array.ndim != len(lengths) or lengths[0] not in (None, 1, len(array)):
         known = [-1 if size is None else size for size in lengths[1:]]
-        array = array.reshape(len(array), *known)
+        count = len(array) if lengths[0] in (None, 1) else lengths[0]
+        array = array.reshape(count, *known)
     return np.ascontiguousarray(tensor.as_stored(array), tensor.dtype)
 
 

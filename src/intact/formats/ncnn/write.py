@@ -14,6 +14,8 @@ import numpy as np
 from intact.errors import Unsupported
 from intact.formats.ncnn import elementwise, moves, products
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
+from intact.formats.ncnn.fronts import is_without_sample, with_fronts
+from intact.formats.ncnn.masks import with_masks
 from intact.formats.ncnn.model import (
     LARGEST_CODE,
     MAGIC,
@@ -37,6 +39,8 @@ from intact.program.operations import (
     Function,
     Lookup,
     Requantize,
+    Reshape,
+    Transpose,
     TransposedConvolution,
 )
 from intact.program.passes.whole_inputs import is_whole, with_floats, with_views
@@ -62,7 +66,8 @@ def write_ncnn(program: Program, target: str = "") -> NcnnModel:
         ExportError: What ncnn has no layer for, or computes in float while the program does not;
             all is listed.
     """
-    writer = _Writer(with_samples(with_floats(with_views(program, (Lookup,)))))
+    program = with_masks(with_floats(with_views(program, (Lookup,))))
+    writer = _Writer(with_fronts(with_samples(program)))
     writer.write()
     found = UnsupportedNodes(
         "ncnn cannot hold",
@@ -104,6 +109,8 @@ class _Writer:
                 with self._collecting(step.nodes[0]):
                     whole = _with_activation(step, activations.get(step.name))
                     WRITERS.of(whole.operation)(whole.operation, whole, self.builder)
+        if not self.unsupported:  # what follows from other refusals says nothing
+            self._refuse_shapes()
         for name, tensor in self.program.outputs.items():
             if tensor.is_constant:
                 self.unsupported[repr(name)] = "an output that is a constant"
@@ -139,6 +146,21 @@ class _Writer:
             if blobs & read:
                 for node in step.nodes[:1]:
                     self.unsupported.setdefault(repr(node), "whole numbers that a layer reads")
+
+    def _refuse_shapes(self) -> None:
+        """Refuse what is not of one sample, or computes with more axes than a blob has."""
+        for step in self.program.steps:
+            if not step.nodes or self._is_no_layer(step):
+                continue
+            moves = isinstance(step.operation, Reshape | Transpose)
+            for tensor in (*step.activations, *step.outputs):
+                if is_without_sample(tensor) or (not moves and len(tensor.shape) > 1):
+                    with self._collecting(step.nodes[0]):
+                        known_lengths(tensor)
+        for name, tensor in self.program.outputs.items():
+            if is_without_sample(tensor):
+                with self._collecting(name):
+                    known_lengths(tensor)
 
     def _is_no_layer(self, step: Step) -> bool:
         """Tell whether a step is a conversion, or computes a shape or index."""

@@ -242,7 +242,10 @@ class TfliteRuntime:
                     f"{port.dtype} {['batch' if n is None else n for n in port.shape]}",
                     remedy="give arrays of that type and shape",
                 )
-        return {name: np.asarray(feeds[name], order="C") for name in self.inputs}
+        # The type again: LiteRT does not know NumPy's long long, which equals int64 here.
+        return {
+            name: np.asarray(feeds[name], p.dtype, order="C") for name, p in self.inputs.items()
+        }
 
     def _resize(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         try:

@@ -21,7 +21,7 @@ from intact.graph.ops import (
     op_spec,
 )
 from intact.graph.passes.replace import add_constant, replace_constant
-from intact.ops.operators import CONVOLUTIONS, Concat, Gather, Reduce
+from intact.ops.operators import CONVOLUTIONS, Concat, Gather, GatherND, Reduce
 
 
 def write_sums_as_adds(model: ir.Model) -> int:
@@ -301,7 +301,32 @@ def gather_by_lists(model: ir.Model) -> int:
     Returns:
         The number of changed nodes.
     """
-    return sum(_gather_by_list(model.graph, node) for node in tuple(model.graph))
+    nodes = tuple(model.graph)
+    return sum(_gather_by_list(model.graph, n) or _gather_in_order(model.graph, n) for n in nodes)
+
+
+def _gather_in_order(graph: ir.Graph, node: ir.Node) -> bool:
+    """Write a GatherND of all elements in their order as a Reshape: so torch exports masks."""
+    if node.domain != "" or node.op_type != GatherND.name or GatherND.of(node).batch_dims:
+        return False
+    data, table = input_value(node, 0), constant_array(input_value(node, 1))
+    if data is None or data.shape is None or not data.shape.is_static() or table is None:
+        return False
+    shape, result = data.shape.numpy(), node.outputs[0]
+    if table.ndim == 0 or table.shape[-1] != len(shape) or is_constant(data):
+        return False
+    size = math.prod(shape)
+    if not size or table.size != size * len(shape) or not ((table >= 0) & (table < shape)).all():
+        return False
+    places = np.arange(size).reshape(shape)[tuple(np.moveaxis(table, -1, 0))]
+    if not np.array_equal(places.reshape(-1), np.arange(size)):
+        return False
+    lengths = np.array(places.shape, np.int64)
+    name = value_names(graph).fresh(f"{result.name}_lengths")
+    node.op_type = "Reshape"
+    node.attributes.clear()
+    node.replace_input_with(1, add_constant(graph, lengths, name))
+    return True
 
 
 def _gather_by_list(graph: ir.Graph, node: ir.Node) -> bool:

@@ -2,7 +2,8 @@
 
 onnxscript folds with the reference functions of the onnx package. Of pools, normalizations and
 functions along an axis these give other shapes or values than the runtimes: a GlobalMaxPool of
-``[8, 3, 4]`` has the shape ``[8, 1]`` there, and a Softmax of opset 11 normalizes one axis.
+``[8, 3, 4]`` has the shape ``[8, 1]`` there, and a Softmax of opset 11 normalizes one axis. Of a
+GatherElements it folds none whose indices are fewer than the data.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from intact.graph.ops import OpKind, constant_array, op_spec
+from intact.graph.ops import OpKind, constant_array, input_value, op_spec
 from intact.graph.passes.replace import add_constant
+from intact.ops.operators import GatherElements, Split
 
 _COMPUTED = {OpKind.COMPUTE, OpKind.ACTIVATION, OpKind.POOL, OpKind.NORMALIZATION}
 
@@ -29,7 +31,7 @@ _IR_VERSION = 10
 def is_computed_by_runtime(node: ir.Node) -> bool:
     """Tell whether a node, if it reads constants alone, is left to ONNX Runtime."""
     spec = op_spec(node)
-    return spec is not None and spec.kind in _COMPUTED
+    return spec is not None and (spec.kind in _COMPUTED or node.op_type == GatherElements.name)
 
 
 def fold_in_runtime(
@@ -116,3 +118,32 @@ def _run(
         return np.asarray(session.run(None, dict(feeds))[0])
     except Exception:  # the runtime raises a dozen unrelated classes
         return None
+
+
+def split_constants(model: ir.Model) -> int:
+    """Replace each Split of a constant by its parts.
+
+    onnxscript folds nodes of one result only. torch packs the weights of an attention's queries,
+    keys and values, and its exporter splits them.
+
+    Returns:
+        The number of replaced nodes.
+    """
+    nodes = [each for each in model.graph if (each.domain, each.op_type) == ("", Split.name)]
+    return sum(_split_constant(model.graph, node) for node in nodes)
+
+
+def _split_constant(graph: ir.Graph, node: ir.Node) -> bool:
+    data, results = constant_array(input_value(node, 0)), node.outputs
+    if data is None or data.ndim == 0 or not all(_elements(each) for each in results):
+        return False
+    axis = Split.of(node).axis % data.ndim
+    ends = np.cumsum([result.shape.numpy()[axis] for result in results if result.shape])
+    if ends[-1] != data.shape[axis]:
+        return False
+    for result, part in zip(results, np.split(data, ends[:-1], axis), strict=True):
+        name, result.name = str(result.name), None  # free for the constant
+        constant = add_constant(graph, np.ascontiguousarray(part), name)
+        result.replace_all_uses_with(constant, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    return True

@@ -25,6 +25,7 @@ from intact.graph.passes.expand_attention import (
     expand_heads,
 )
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
+from intact.graph.passes.expand_dft import expand_dft
 from intact.graph.passes.expand_einsum import expand_einsum
 from intact.graph.passes.expand_rotation import expand_rotation
 from intact.graph.passes.fold_linear import fold_scales
@@ -430,6 +431,7 @@ EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "Attention": expand_attention,
     "BatchNormalization": expand_batch_norm,
     "Col2Im": _columns_to_image,
+    "DFT": expand_dft,
     "Div": _division,
     "Einsum": expand_einsum,
     "GroupNormalization": _instances,

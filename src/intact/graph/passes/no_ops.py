@@ -115,10 +115,21 @@ def _guarded(node: ir.Node) -> ir.Value | None:
 
 
 def _leaves_rows(scores: ir.Value) -> bool:
-    """Tell whether rows are of products, scaled, with a constant mask that leaves some of each."""
+    """Tell whether rows are of products, scaled, with a mask that leaves some of each.
+
+    A mask is a constant with infinities, or chooses from finite numbers, of which the largest are
+    no sum of two masks.
+    """
     node, is_masked = scores.producer(), False
     while node is not None and not node.domain and node.op_type in ("Add", "Div", "Mul"):
         first, second = (constant_array(value) for value in node.inputs)
+        slots = [slot for slot in (0, 1) if _is_finite_mask(node.inputs[slot])]
+        if slots and node.op_type == "Add":
+            other = node.inputs[1 - slots[0]]
+            if is_masked or other is None:
+                return False
+            node, is_masked = other.producer(), True
+            continue
         constant, data = (second, node.inputs[0]) if first is None else (first, node.inputs[1])
         if constant is None or data is None or (node.op_type == "Div" and not constant.all()):
             return False
@@ -132,6 +143,15 @@ def _leaves_rows(scores: ir.Value) -> bool:
             is_masked = True
         node = data.producer()
     return node is not None and not node.domain and node.op_type in DENSE
+
+
+def _is_finite_mask(value: ir.Value | None) -> bool:
+    """Tell whether a value is chosen from two finite constants."""
+    node = None if value is None else value.producer()
+    if node is None or node.domain or node.op_type != "Where":
+        return False
+    chosen = [constant_array(each) for each in node.inputs[1:]]
+    return all(array is not None and bool(np.isfinite(array).all()) for array in chosen)
 
 
 def _bypass(graph: ir.Graph, node: ir.Node, source: ir.Value) -> bool:
