@@ -177,3 +177,32 @@ def test_half_models_take_what_their_format_has(target: str, package: str) -> No
     assert str(result.plan.graph.inputs[0].dtype) == ("FLOAT16" if has_half else "FLOAT")
     (note,) = (str(each) for each in result.plan.notes if "float16" in str(each))
     assert ("stay" if has_half else "outputs are float32") in note
+
+
+def decoder() -> onnx.ModelProto:
+    """Scores the next of 20 tokens; what is padded is seen by none."""
+    b = ModelBuilder(18)
+    ids = b.input("input_ids", ["batch", "sequence"], onnx.TensorProto.INT64)
+    mask = b.input("attention_mask", ["batch", "sequence"], onnx.TensorProto.INT64)
+    x = b.node("Gather", b.weight(20, 8), ids)
+    scores = b.node("MatMul", x, b.node("Transpose", x, perm=[0, 2, 1]))
+    known = b.with_axes("Unsqueeze", b.node("Cast", mask, to=onnx.TensorProto.BOOL), [1])
+    chosen = b.node("Where", known, b.scalar(0.0), b.scalar(-1e4))
+    seen = b.node("Softmax", b.node("Add", scores, chosen), axis=-1)
+    b.node("MatMul", b.node("MatMul", seen, x), b.weight(8, 20), out="logits")
+    b.output("logits", ["batch", "sequence", 20])
+    return b.build()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_padded_masks_stay_inputs_of_ncnn(padded: bool) -> None:
+    pytest.importorskip("ncnn")
+    ids = np.random.default_rng(0).integers(0, 20, (16, 6))
+    mask = np.ones_like(ids)
+    mask[3, 4:] = 1 - padded
+    data = {"input_ids": ids, "attention_mask": mask}
+    result = intact.quantize(decoder(), data, target="ncnn", preset="fast")
+    names = [value.name for value in result.plan.graph.inputs]
+    assert names == (["input_ids", "attention_mask"] if padded else ["input_ids"])
+    verified = intact.verify(result, data)
+    assert not any(each.mismatches for each in verified.layers)

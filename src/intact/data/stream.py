@@ -319,6 +319,23 @@ class Samples:
                 seen[name].update(np.unique(batch[name]).tolist())
         return {name: found.pop() for name, found in seen.items() if len(found) == 1}
 
+    def differing(self, wanted: Batch) -> frozenset[str]:
+        """Read the samples for the inputs that hold other numbers in some than those.
+
+        Args:
+            wanted: By name, those of one sample as a batch.
+
+        Raises:
+            DataError: As of `batches`.
+        """
+        found: set[str] = set()
+        for batch in self._feeds() if self.takes_feeds else self._read_checked():
+            for name in wanted.keys() & batch.keys() - found:
+                given, expected = batch[name], wanted[name]
+                if given.shape[1:] != expected.shape[1:] or (given != expected).any():
+                    found.add(name)
+        return frozenset(found)
+
     def _refuse_none(self, seen: int) -> None:
         if seen == 0:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")

@@ -30,6 +30,7 @@ from intact.targets import Target
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from intact.data.stream import Samples
     from intact.recipe.groups import CalibrationOptions, DataSource
 
 Shapes: TypeAlias = Mapping[str, Sizes]
@@ -174,14 +175,14 @@ def _shape_for_formats(
     shapes: dict[str, Sizes] = dict(given or {})
     if data is None or not any(fixed) or not _leaves_open(graph, options):
         return ShapedModels((graph,) * len(formats), data, shapes)
-    found, data = _common_shapes(graph, options, data, preprocess)
+    found, data, samples = _common_shapes(graph, options, data, preprocess)
     if not found:
         return ShapedModels((graph,) * len(formats), data, shapes)
     # An empty name is that of the only input, which the samples name.
     named = {name: sizes for name, sizes in shapes.items() if name}
     static, shapes = _fix_sizes(model, {**named, **found})
     made = {
-        numbers: _fix_inputs(model, static, shapes, numbers=numbers)
+        numbers: _fix_inputs(model, static, shapes, samples, numbers=numbers)
         for numbers in {not each.number_inputs for each in able if decide or not each.open_sizes}
     }
     graphs = tuple(
@@ -193,19 +194,25 @@ def _shape_for_formats(
     return ShapedModels(graphs, data, shapes, notes, folded)
 
 
-def _fix_inputs(model: ir.Model, static: Graph, shapes: Shapes, *, numbers: bool) -> Graph:
+def _fix_inputs(
+    model: ir.Model, static: Graph, shapes: Shapes, samples: Samples, *, numbers: bool
+) -> Graph:
     """Make inputs constants that are the same in all windows of text, where a format needs that.
 
     Args:
         model: The float model.
         static: The same, normalized, with known sizes.
         shapes: Shapes by input.
+        samples: The samples; masks of which some tokens are padded stay inputs.
         numbers: Whether whole numbers that are not looked up are no inputs of the format.
     """
     from intact.data.text.inputs import TokenInputs  # formats of open sizes need it not
 
     inputs = TokenInputs.of(static)
-    constants = {} if inputs is None else inputs.constant(numbers=numbers)
+    constants = {} if inputs is None else dict(inputs.constant(numbers=numbers))
+    if inputs is not None and numbers and constants:
+        for name in samples.differing(constants) - inputs.constant(numbers=False).keys():
+            del constants[name]
     if not constants:
         return static
     # As constants have one sample, so has the model.
@@ -299,7 +306,7 @@ def _feeding(options: CalibrationOptions) -> Feeding:
 
 def _common_shapes(
     graph: Graph, options: CalibrationOptions, data: DataSource, preprocess: Preprocess
-) -> tuple[Shapes, DataSource]:
+) -> tuple[Shapes, DataSource, Samples]:
     """Find the shapes that all samples have, of inputs that leave sizes open; none if they differ.
 
     Of an iterator, which gives its samples once, only the first batch is looked at: the others are
@@ -324,4 +331,4 @@ def _common_shapes(
     shapes = samples.common_shapes()
     batch = () if samples.takes_feeds else (None,)
     found = {name: (*batch, *shape[len(batch) :]) for name, shape in shapes.items()}
-    return found, data
+    return found, data, samples
