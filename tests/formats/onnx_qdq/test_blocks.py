@@ -287,6 +287,7 @@ def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], message:
         read(foreign(**changes))
     assert str(found.value).startswith("node 'product' (MatMulNBits): ")
     assert "\n" not in str(found.value)
+    assert found.value.remedy
 
 
 def test_blocks_of_zeros_have_any_scale() -> None:

@@ -251,7 +251,7 @@ def integer_attribute(node: ir.Node, name: str, default: int) -> int:
     return attribute.as_int()
 
 
-def unreadable(node: ir.Node, reason: str, remedy: str = "") -> ModelError:
+def unreadable(node: ir.Node, reason: str, remedy: str = "quantize the float model") -> ModelError:
     """Return the error that names a node which cannot be read."""
     return ModelError(f"node {node.name!r} ({node.op_type}): {reason}", remedy=remedy)
 
