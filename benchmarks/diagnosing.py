@@ -20,7 +20,8 @@ labels drops by no more than chance. Both are left out of the totals, whatever w
 
 Times are processor seconds of whole commands, children included, so that other work on the machine
 does not count; with ``--here`` they lack the start. Of a healthy model a finding is an alarm,
-unless it says that int8 is slower than float and the evaluation says so too.
+unless it says that int8 is slower than float, or that rounding costs answers, and the evaluation
+says so too.
 """
 
 from __future__ import annotations
@@ -154,11 +155,15 @@ def no_fault(case: Case, healthy: float, evaluation: Mapping[str, Any]) -> str:
     faulty = figure(case, evaluation)
     if healthy - faulty < case.loss:
         return f"costs {healthy - faulty:.1f} {case.unit}: no fault"
-    change = (evaluation.get("accuracy") or {}).get("difference")
-    is_chance = change is None or change[2] >= 0  # the upper end of the interval
-    if case.unit == "dB" and faulty >= WELL_DB and is_chance:
+    if case.unit == "dB" and faulty >= WELL_DB and not loses_answers(evaluation):
         return f"leaves {faulty:.1f} dB and the accuracy: no fault"
     return ""
+
+
+def loses_answers(evaluation: Mapping[str, Any]) -> bool:
+    """Tell whether accuracy on the labels drops by more than chance."""
+    change = (evaluation.get("accuracy") or {}).get("difference")
+    return change is not None and bool(change[2] < 0)  # the upper end of the interval
 
 
 def shell(command: str | Sequence[str], folder: Path) -> str:
@@ -244,7 +249,9 @@ def measure(case: Case, folder: Path, seconds: float | None, *, losses: bool) ->
         if not case.cause:
             speedup = evaluation.get("speedup")
             is_slower = speedup is not None and speedup < 1
-            return replace(row, right=not {*row.found} - ({SLOWER} if is_slower else set()))
+            true = {SLOWER} if is_slower else set()
+            true |= {"rounding"} if loses_answers(evaluation) else set()
+            return replace(row, right=not {*row.found} - true)
         first = [findings[0][key] for key in ("cause", "node", "tensor")] if findings else [""]
         row = replace(row, right=case.is_named_by(*first), place=first[1] if findings else "")
         if findings:
