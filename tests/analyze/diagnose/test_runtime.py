@@ -170,6 +170,24 @@ def test_a_result_is_compared_with_the_float_model_in_its_own_runtime(
     assert slow_sign(runtime_of(made), DATA, lambda: in_float(made.plan.graph), 1000.0)
 
 
+def test_one_sample_is_timed_where_devices_run_one(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def loaded(_: object = None) -> Any:
+        return lambda feeds: seen.append(len(feeds["x"]))
+
+    made = msgspec.structs.replace(
+        runtime_of(result), is_onnxruntime=False, load=loaded, load_float=loaded
+    )
+    timed(monkeypatch, *[(0.004, 0.008)] * 5)
+    runs = FloatRuns(result.plan.graph, [(DATA, 16)], threads=1)
+    evidence = Evidence(runs, planned=result.plan, runtime=made, spent=1000.0)
+    assert [each.cause for each in runtime.check_little_slowness(evidence)] == ["slower_than_float"]
+    assert set(seen) == {1}
+
+
 def test_what_runs_in_float_is_named_before_the_time(
     wide: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
