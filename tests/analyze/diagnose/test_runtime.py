@@ -108,6 +108,18 @@ def test_slower_in_each_round_is_a_finding(result: Result, monkeypatch: pytest.M
     assert found.remedies[0].options == {"fastest": True}
 
 
+def test_a_first_round_that_warms_both_up_decides_nothing(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, (0.030, 0.031), *[(0.004, 0.005)] * 4)
+    found = time_if_slower(result.plan.graph, runtime_of(result), DATA)
+    assert found is not None
+    assert (found.in_float, found.quantized, found.rounds) == (0.004, 0.005, 4)
+    asked = timed(monkeypatch, (0.031, 0.030), *[(0.004, 0.005)] * 4)
+    assert time_if_slower(result.plan.graph, runtime_of(result), DATA) is None
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     "last", [(0.004, 0.004), (0.004, 0.0041), (0.00001, 0.008)], ids=["even", "chance", "small"]
 )
