@@ -420,13 +420,14 @@ def _blocks_of_both(
 def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> SlowerTimes | None:
     """Return the times if the second is slower in each block."""
     times: list[tuple[float, float]] = []
+    least = min(SLOWER.values())
     for at, (one, other) in enumerate(blocks):
         # The fastest run of a block is least disturbed by others.
         pair = min(one), min(other)
         # Ends with the first block that is not slower: most results need one.
-        if min(pair) >= SHORTEST_SECONDS and pair[1] >= min(SLOWER.values()) * pair[0]:
+        if min(pair) >= SHORTEST_SECONDS and pair[1] >= least * pair[0]:
             times.append(pair)
-        elif at or min(pair) < SHORTEST_SECONDS or pair[1] < pair[0]:
+        elif at or min(pair) < SHORTEST_SECONDS or least * pair[1] < pair[0]:
             return None
         # else both may still have been warming up: it is not counted
     wanted = min((each for rounds, each in SLOWER.items() if rounds <= len(times)), default=None)
