@@ -12,6 +12,8 @@ import intact
 from intact.calibrate.outputs import FloatRuns
 from intact.data.batching import sample_count
 from intact.flow import calibration
+from intact.improve.refine import walk
+from intact.plan import plan_to_json
 from tests.models import residual_net
 
 _SAMPLES = 8
@@ -31,9 +33,9 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def quantized(**options: Any) -> None:
+def quantized(**options: Any) -> Any:
     image = np.random.default_rng(0).standard_normal((_SAMPLES, 3, 8, 8)).astype(np.float32)
-    intact.quantize(residual_net(), {"image": image}, target="onnxruntime", **options)
+    return intact.quantize(residual_net(), {"image": image}, target="onnxruntime", **options)
 
 
 def test_as_many_threads_as_cores_try_several_samples_at_once(
@@ -74,3 +76,25 @@ def test_what_takes_more_than_half_of_the_memory_is_not_refused(
 ) -> None:
     monkeypatch.setattr(calibration, "free_memory", lambda: 2)
     quantized()
+
+
+def test_passes_keep_activations_in_half_of_the_free_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shelves = []
+
+    class Seen(walk.Shelf):
+        def __init__(self, most: int | None = None) -> None:
+            super().__init__(most)
+            shelves.append(self)
+
+    monkeypatch.setattr(walk, "Shelf", Seen)
+    plain, small = [], 1 << 14
+    for free in (1 << 30, small):
+        monkeypatch.setattr(calibration, "free_memory", lambda free=free: free)
+        made = quantized(improve=["rounding"], threads=1)
+        plain.append(plan_to_json(made.plan))
+        assert {each.most for each in shelves} == {free // 2}
+        assert {each._files > 0 for each in shelves} == {free == small}
+        shelves.clear()
+    assert plain[0] == plain[1]

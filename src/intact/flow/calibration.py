@@ -243,7 +243,7 @@ class Calibration:
             UsageError: There are none.
         """
         options = self.options
-        return replace(self._open(graph), progress=options.progress, memory=options.max_memory)
+        return replace(self._open(graph), progress=options.progress, memory=self._memory)
 
     def _open(self, graph: Graph) -> Samples:
         if self.data is None:

@@ -108,6 +108,18 @@ def test_slower_in_each_round_is_a_finding(result: Result, monkeypatch: pytest.M
     assert found.remedies[0].options == {"fastest": True}
 
 
+def test_a_first_round_that_warms_both_up_decides_nothing(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, (0.030, 0.031), *[(0.004, 0.005)] * 4)
+    found = time_if_slower(result.plan.graph, runtime_of(result), DATA)
+    assert found is not None
+    assert (found.in_float, found.quantized, found.rounds) == (0.004, 0.005, 4)
+    asked = timed(monkeypatch, (0.031, 0.029), *[(0.004, 0.005)] * 4)
+    assert time_if_slower(result.plan.graph, runtime_of(result), DATA) is None
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     "last", [(0.004, 0.004), (0.004, 0.0041), (0.00001, 0.008)], ids=["even", "chance", "small"]
 )
@@ -168,6 +180,24 @@ def test_a_result_is_compared_with_the_float_model_in_its_own_runtime(
     assert in_float(made.plan.graph)(DATA)
     timed(monkeypatch, *[(0.004, 0.008)] * 5)
     assert slow_sign(runtime_of(made), DATA, lambda: in_float(made.plan.graph), 1000.0)
+
+
+def test_one_sample_is_timed_where_devices_run_one(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def loaded(_: object = None) -> Any:
+        return lambda feeds: seen.append(len(feeds["x"]))
+
+    made = msgspec.structs.replace(
+        runtime_of(result), is_onnxruntime=False, load=loaded, load_float=loaded
+    )
+    timed(monkeypatch, *[(0.004, 0.008)] * 5)
+    runs = FloatRuns(result.plan.graph, [(DATA, 16)], threads=1)
+    evidence = Evidence(runs, planned=result.plan, runtime=made, spent=1000.0)
+    assert [each.cause for each in runtime.check_little_slowness(evidence)] == ["slower_than_float"]
+    assert set(seen) == {1}
 
 
 def test_what_runs_in_float_is_named_before_the_time(

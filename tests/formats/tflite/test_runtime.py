@@ -9,14 +9,18 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+import intact
 from intact.errors import DataError, ExportError, MissingExtraError
-from intact.formats.base.format import Io
+from intact.formats.base.comparison import stored_feeds
+from intact.formats.base.format import Deployed, Io
+from intact.formats.registry import FORMATS
 from intact.formats.tflite.run import Kernels, Port, TfliteRuntime, litert_version
 from intact.formats.tflite.write import program_to_tflite, write_tflite
 from intact.program import Program, Tensor
 from intact.program.operations import Reshape
 from tests.formats.tflite.cases import CASES, X, codes_for, on_data
 from tests.formats.tflite.classifier import classifier
+from tests.models import ModelBuilder
 
 pytestmark = pytest.mark.runtime_fact("ai-edge-litert")
 
@@ -156,3 +160,27 @@ def test_without_the_extra_there_is_one_clear_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metadata, "version", unknown)
     with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[tflite\]"'):
         litert_version()
+
+
+def test_codes_are_made_once_of_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = ModelBuilder()
+    b.output(b.node("Relu", b.conv(b.input("x", [1, 3, 8, 8]), 3, 4), out="y"))
+    random = np.random.default_rng(0)
+    data = {"x": random.normal(size=(8, 3, 8, 8)).astype(np.float32)}
+    made = intact.quantize(b.build(), data, target="tflite", preset="fast")
+    calls = []
+
+    def counted(*given: Any) -> Any:
+        calls.append(1)
+        return stored_feeds(*given)
+
+    monkeypatch.setattr("intact.formats.base.comparison.stored_feeds", counted)
+    runtime = FORMATS["tflite"].runtime
+    assert runtime is not None
+    run = runtime.runner(Deployed(made.plan, made.exports["tflite"], None, 1))
+    first, second = ({"x": data["x"][k : k + 1]} for k in (0, 1))
+    results = [run(feeds)[0]["y"].copy() for feeds in (first, dict(first), second, first)]
+    assert len(calls) == 3
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[3])
+    assert (results[0] != results[2]).any()

@@ -55,6 +55,15 @@ def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
     )
 
 
+def or_in_float(finding: Finding, evidence: Evidence, output: str) -> Finding:
+    """Offer float for the layers that cost an output most, behind what mends a quantizer itself."""
+    first = tuple(each for each in finding.remedies if each != BEST)
+    known = [each.options for each in first]
+    layers = _remedies(evidence.plan, evidence.costs, output)
+    more = [each for each in layers if each.options not in known]
+    return replace(finding, remedies=(*first, *more, BEST))
+
+
 def narrower_than_most(evidence: Evidence, output: str) -> list[Finding]:
     """Find layers whose weights have fewer bits than most have, where these make half of the costs.
 

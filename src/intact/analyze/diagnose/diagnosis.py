@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from intact._text import Figures
 from intact.analyze.diagnose.arithmetic import computed_errors
-from intact.analyze.diagnose.costliest import at_costliest, narrower_than_most
+from intact.analyze.diagnose.costliest import at_costliest, narrower_than_most, or_in_float
 from intact.analyze.diagnose.evidence import DIAGNOSED, Evidence, finite
 from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
@@ -158,6 +158,8 @@ def check_quantizers(evidence: Evidence) -> list[Finding]:
     found = [
         at_costliest(each, evidence, output) if each.cause == "rounding" else each for each in lost
     ]
+    if found and not any(each.cause == "rounding" for each in found):
+        found[0] = or_in_float(found[0], evidence, output)
     return found or _not_finite(evidence.few_errors)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from intact.analyze.diagnose.findings import Finding, Remedy
-from intact.data.batching import Batch
+from intact.data.batching import Batch, real_samples, sample_count
 from intact.engines.cpu import on_this_processor
 from intact.engines.exact_sums import saturates_pairs
 from intact.engines.latency import blocks_in_turn
@@ -125,10 +125,18 @@ def check_little_slowness(evidence: Evidence) -> list[Finding]:
     feeds, _ = runs.batches[0]
     if runtime.is_onnxruntime:
         return slow_sign(runtime, feeds, lambda: runs.run, evidence.spent)  # loaded already
-    load = partial(runtime.load_float, runs.graph)
+    load, graph = partial(runtime.load_float, runs.graph), runs.graph
     with contextlib.suppress(IntactError):  # a float model that the runtime refuses
-        return slow_sign(runtime, feeds, load, evidence.spent)
+        return slow_sign(runtime, _one_of(graph, feeds), load, evidence.spent)
     return []
+
+
+def _one_of(graph: Graph, feeds: Batch) -> Batch:
+    """Return the first sample of a batch, which devices run alone; all where the batch is fixed."""
+    shapes = [value.shape for value in graph.inputs]
+    if any(not shape or isinstance(shape[0], int) for shape in shapes):
+        return feeds
+    return real_samples(feeds, sample_count(feeds), 1)
 
 
 # ---- computed in float ------------------------------------------------------------------------
@@ -412,13 +420,16 @@ def _blocks_of_both(
 def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> SlowerTimes | None:
     """Return the times if the second is slower in each block."""
     times: list[tuple[float, float]] = []
-    for one, other in blocks:
+    least = min(SLOWER.values())
+    for at, (one, other) in enumerate(blocks):
         # The fastest run of a block is least disturbed by others.
         pair = min(one), min(other)
         # Ends with the first block that is not slower: most results need one.
-        if min(pair) < SHORTEST_SECONDS or pair[1] < min(SLOWER.values()) * pair[0]:
+        if min(pair) >= SHORTEST_SECONDS and pair[1] >= least * pair[0]:
+            times.append(pair)
+        elif at or min(pair) < SHORTEST_SECONDS or least * pair[1] < pair[0]:
             return None
-        times.append(pair)
+        # else both may still have been warming up: it is not counted
     wanted = min((each for rounds, each in SLOWER.items() if rounds <= len(times)), default=None)
     if wanted is None or any(quantized < wanted * in_float for in_float, quantized in times):
         return None

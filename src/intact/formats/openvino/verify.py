@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -209,12 +209,44 @@ def compiled_models(
             try:
                 freely = set(view.groups[1])
                 inside = freely & differences(models.executed[0], models.executed[1])
+                inside = inside or freely & _between(exported.model.graph, *models.executed[:2])
                 if not inside:
                     yield models, view
                     return
             finally:
                 models.close()
             view = view.without(inside)
+
+
+def _between(
+    graph: ir.Graph, before: Sequence[ExecutedNode], after: Sequence[ExecutedNode]
+) -> set[str]:
+    """Return the tensors between layers of one kernel that falls apart where some are shown.
+
+    OpenVINO names the ends of what it folds into a kernel, and not what lies between them.
+    """
+    same, found = set(after), set[str]()
+    for kernel in before:
+        if kernel in same or len(kernel.layers) < 2:
+            continue
+        own = [node for node in graph if str(node.name) in kernel.layers]
+        behind = _reached(own, lambda node: node.successors())
+        for node in behind & _reached(own, lambda node: node.predecessors()):
+            found |= {str(value.name) for value in node.outputs}
+    return found
+
+
+def _reached(
+    start: Iterable[ir.Node], following: Callable[[ir.Node], Iterable[ir.Node]]
+) -> set[ir.Node]:
+    """Return the nodes that some lead to, themselves included."""
+    found, waiting = set[ir.Node](), list(start)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += following(node)
+    return found
 
 
 def _opened(path: Path, groups: Sequence[Sequence[str]], limit: str, threads: int) -> Models:

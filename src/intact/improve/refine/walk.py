@@ -53,9 +53,9 @@ class Shelf:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
-    def is_bounded(self) -> bool:
-        """Whether there is a limit."""
-        return self.most is not None
+    def is_short(self) -> bool:
+        """Whether more than half of the memory is taken: copies are made one at a time then."""
+        return self.most is not None and (self._files > 0 or 2 * self._held > self.most)
 
     def put(self, array: Array) -> Array | Path:
         """Take an array: it stays as it is, or becomes a file where there is no room."""
@@ -320,9 +320,7 @@ class Walk:
     def _each(self, make: Callable[[int], T]) -> Sequence[T]:
         """Return something of each batch: one at a time where memory is limited."""
         numbers = range(len(self._in_float))
-        return (
-            LazySequence(make, numbers) if self._shelf.is_bounded else [make(at) for at in numbers]
-        )
+        return LazySequence(make, numbers) if self._shelf.is_short else [make(at) for at in numbers]
 
     @property
     def batches(self) -> int:
