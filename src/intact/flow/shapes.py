@@ -17,7 +17,7 @@ from intact.data.sources import has_image_steps
 from intact.engines.session import Optimization, make_session
 from intact.errors import ModelError, SearchError, UsageError
 from intact.formats.registry import expressible
-from intact.graph import Graph, normalize
+from intact.graph import Graph, facts, normalize
 from intact.graph.fixed_inputs import fix_arrays
 from intact.graph.passes.input_shapes import Sizes, shown_option
 from intact.plan import Note, NoteKind, Overrides
@@ -257,9 +257,9 @@ def _of_one_sample(model: ir.Model, graph: Graph) -> Graph:
 
 
 def _joins_samples(node: ir.Node) -> bool:
-    """Tell whether a Reshape makes rows of which a sample has several: ``[batch * tokens, C]``."""
+    """Tell whether a node makes rows of which a sample has several: ``[batch * tokens, C]``."""
     data, result = (node.inputs[0] if node.inputs else None), node.outputs[0]
-    if node.domain or node.op_type != "Reshape" or data is None:
+    if data is None or not facts(node).reshapes:
         return False
     shapes = data.shape, result.shape
     if any(not shape or isinstance(shape[0], int) for shape in shapes):
