@@ -87,12 +87,15 @@ class _Masks:
 
     def _add(self, step: Step) -> None:
         operation = step.operation
-        kind = operation.nodes[0].op_type if isinstance(operation, FloatNodes) else ""
-        if isinstance(operation, FloatNodes) and len(operation.nodes) == 1 and kind in _WRITTEN:
-            _WRITTEN[kind](self, step)
+        nodes = operation.nodes if isinstance(operation, FloatNodes) else ()
+        known = facts(nodes[0]) if len(nodes) == 1 else None
+        if known is not None and known.converts:
+            self.cast(step)
+        elif known is not None and known.numpy in _WRITTEN:
+            _WRITTEN[known.numpy](self, step)
         elif isinstance(operation, MOVING) or operation == Elementwise(Binary.MUL):
             self._emit(step, operation, step.inputs, step.outputs)
-        elif isinstance(operation, FloatNodes) and facts(operation.nodes[0]).reshapes:
+        elif known is not None and known.reshapes:
             self._emit(step, _reshape_to(step.outputs[0]), step.inputs[:1], step.outputs)
         else:
             raise Unsupported("it is computed with whole numbers")
@@ -182,12 +185,12 @@ class _Masks:
 
 
 _WRITTEN: Mapping[str, Callable[[_Masks, Step], None]] = {
-    "And": lambda masks, step: masks.combine(Binary.MUL, step),
-    "Cast": _Masks.cast,
-    "Not": _Masks.negate,
-    "Or": lambda masks, step: masks.combine(Binary.MAXIMUM, step),
-    "Where": _Masks.choose,
+    "logical_and": lambda masks, step: masks.combine(Binary.MUL, step),
+    "logical_not": _Masks.negate,
+    "logical_or": lambda masks, step: masks.combine(Binary.MAXIMUM, step),
+    "where": _Masks.choose,
 }
+"""By NumPy's name of what a node computes."""
 _NARROW = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 
 
