@@ -11,12 +11,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import facts
 from intact.ops import functions
-from intact.ops.operators import Cast
 from intact.program import Array, Program, Step, Tensor
 from intact.program.float_operations import Identity
 from intact.program.operations import (
@@ -142,11 +140,10 @@ class _Masks:
 
     def cast(self, step: Step) -> None:
         """Write a Cast: to truth values what is not 0 is 1, to others nothing changes."""
-        (node,) = _nodes(step)
-        data = _operand(step, 0)
-        if Cast.of(node).to is not ir.DataType.BOOL or data.plain == np.bool_:
-            whole = data.plain.kind in "iu" and Cast.of(node).to in _NARROW
-            if whole or data.name not in self._floats:
+        data, result = _operand(step, 0), step.outputs[0].plain
+        if result != np.bool_ or data.plain == np.bool_:
+            is_narrow = result.kind in "iu" and result.itemsize < np.dtype(np.int32).itemsize
+            if (data.plain.kind in "iu" and is_narrow) or data.name not in self._floats:
                 raise Unsupported("it cuts numbers off")
             self._emit(step, Identity(), (data,), step.outputs)
             return
@@ -191,12 +188,6 @@ _WRITTEN: Mapping[str, Callable[[_Masks, Step], None]] = {
     "where": _Masks.choose,
 }
 """By NumPy's name of what a node computes."""
-_NARROW = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
-
-
-def _nodes(step: Step) -> tuple[ir.Node, ...]:
-    operation = step.operation
-    return operation.nodes if isinstance(operation, FloatNodes) else ()
 
 
 def _operand(step: Step, slot: int) -> Tensor:
