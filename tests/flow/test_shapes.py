@@ -206,3 +206,22 @@ def test_padded_masks_stay_inputs_of_ncnn(padded: bool) -> None:
     assert names == (["input_ids", "attention_mask"] if padded else ["input_ids"])
     verified = intact.verify(result, data)
     assert not any(each.mismatches for each in verified.layers)
+
+
+def test_ncnn_gets_one_sample_where_samples_are_joined() -> None:
+    """Tokens of all samples are rows, as LeViT has them; other targets keep the open batch."""
+    pytest.importorskip("ncnn")
+    b = ModelBuilder(18)
+    rows = b.node("Reshape", b.input("x", ["batch", 6, 8]), b.ints(-1, 8))
+    made = b.node("Relu", b.node("Gemm", rows, b.weight(8, 4), b.weight(4)))
+    b.node("Reshape", made, b.ints(-1, 24), out="y")
+    b.output("y", ["batch", 24])
+    data = np.random.default_rng(1).normal(size=(32, 6, 8)).astype(np.float32)
+    made_for = {
+        name: intact.quantize(b.build(), data, target=name) for name in ("ncnn", "onnxruntime")
+    }
+    batches = {name: each.plan.graph.inputs[0].shape[0] for name, each in made_for.items()}
+    assert batches["ncnn"] == 1
+    assert str(batches["onnxruntime"]) == "batch"
+    verified = intact.verify(made_for["ncnn"], data)
+    assert not any(each.mismatches for each in verified.layers)

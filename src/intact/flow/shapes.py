@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -16,7 +17,7 @@ from intact.data.sources import has_image_steps
 from intact.engines.session import Optimization, make_session
 from intact.errors import ModelError, SearchError, UsageError
 from intact.formats.registry import expressible
-from intact.graph import Graph, normalize
+from intact.graph import Graph, facts, normalize
 from intact.graph.fixed_inputs import fix_arrays
 from intact.graph.passes.input_shapes import Sizes, shown_option
 from intact.plan import Note, NoteKind, Overrides
@@ -117,6 +118,14 @@ def shape_model(
         DataError: The samples do not fit the model.
     """
     found = _shape_for_formats(model, options, given, data, preprocess, formats)
+    one = {id(graph): graph for graph in found.graphs}
+    if not all(expressible(names).batches for names in formats):
+        one = {name: _of_one_sample(model, graph) for name, graph in one.items()}
+    graphs = tuple(
+        graph if expressible(names).batches else one[id(graph)]
+        for graph, names in zip(found.graphs, formats, strict=True)
+    )
+    found = msgspec.structs.replace(found, graphs=graphs)
     # Made once for each graph, so that formats that share one go on sharing it.
     wide = {id(graph): graph.with_wide_ports() for graph in found.graphs}
     graphs = tuple(
@@ -237,6 +246,27 @@ def _fixed_note(shapes: Shapes) -> Note:
         "sizes of inputs are fixed to those of the samples: they decide which branches of If run",
         remedy=f"give others: {flags}",
     )
+
+
+def _of_one_sample(model: ir.Model, graph: Graph) -> Graph:
+    """Fix the batch at one sample, for formats that take one, where samples are joined."""
+    if not any(map(_joins_samples, graph.nodes)):
+        return graph
+    sizes = {name: (1, *spec.shape[1:]) for name, spec in input_specs(graph).items() if spec.shape}
+    return normalize(model, sizes)
+
+
+def _joins_samples(node: ir.Node) -> bool:
+    """Tell whether a node makes rows of which a sample has several: ``[batch * tokens, C]``."""
+    data, result = (node.inputs[0] if node.inputs else None), node.outputs[0]
+    if data is None or not facts(node).reshapes:
+        return False
+    shapes = data.shape, result.shape
+    if any(not shape or isinstance(shape[0], int) for shape in shapes):
+        return False
+    sizes = [[n for n in shape[1:] if isinstance(n, int)] for shape in shapes if shape]
+    is_known = all(len(n) == len(s) - 1 for n, s in zip(sizes, shapes, strict=True) if s)
+    return is_known and math.prod(sizes[0]) > math.prod(sizes[1])
 
 
 def _fix_sizes(model: ir.Model, shapes: dict[str, Sizes]) -> tuple[Graph, dict[str, Sizes]]:

@@ -109,6 +109,17 @@ def test_deployed_is_what_was_planned() -> None:
     assert [each.mismatches for each in verified.layers] == [0, 0]
 
 
+def test_a_constant_left_factor_stays_float() -> None:
+    b = ModelBuilder(17)
+    x = b.node("MatMul", b.input("x", [1, 6, 16]), b.weight(16, 8))
+    b.output(b.node("MatMul", b.weight(3, 6), b.node("Relu", x)))
+    data = {"x": np.random.default_rng(1).normal(size=(8, 6, 16)).astype(np.float32)}
+    result = intact.quantize(b.build(), data, target="ncnn")
+    assert [each.quantized for each in result.plan.decisions.values()] == [True, False, False]
+    verified = intact.verify(result, data)
+    assert not any(each.mismatches for each in verified.layers)
+
+
 REFUSED: dict[str, tuple[Build, str]] = {
     "an output without the sample": (
         lambda b, x: b.node("Neg", b.node("Reshape", x, b.ints(6, 16))), "holds 6 samples"

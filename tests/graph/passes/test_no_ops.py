@@ -169,3 +169,19 @@ def test_guards_behind_masks_of_finite_numbers_go() -> None:
 )
 def test_guards_behind_masks_that_may_leave_nothing_stay(builder: ModelBuilder) -> None:
     assert "IsNaN" in [node.op_type for node in normalize(builder.build()).nodes]
+
+
+@pytest.mark.parametrize(("limit", "goes"), [(20.0, True), (16.0, True), (5.0, False)])
+def test_the_straight_part_of_softplus_goes_where_it_is_no_other(limit: float, goes: bool) -> None:
+    b = ModelBuilder(17)
+    x = b.node("Neg", b.input("x", ["batch", 3]))
+    curved = b.node("Softplus", x)
+    b.node("Where", b.node("Greater", x, b.constant(F(limit))), x, curved, out="y")
+    b.output("y")
+    model = b.build()
+    graph = normalize(model)
+    assert ("Where" not in [node.op_type for node in graph.nodes]) == goes
+    feeds = {"x": np.array([[-16.5, -20.5, -90.0], [-15.9, 0.3, 4.0]], F)}
+    (expected,) = run_model(model, feeds).values()
+    (found,) = run_model(ir.to_proto(graph.model), feeds).values()
+    np.testing.assert_array_equal(found, expected)

@@ -92,6 +92,7 @@ class Expressible(msgspec.Struct, frozen=True):
         blocks: Whether weights may have scales in blocks.
         caches: Whether caches of decoders may hold codes.
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
+        batches: Whether a file may compute several samples together.
         number_inputs: Whether inputs may hold whole numbers that are not looked up in a table.
         mixes: Whether activations of several widths may meet.
         half_ends: Whether inputs and outputs may be float16.
@@ -109,6 +110,7 @@ class Expressible(msgspec.Struct, frozen=True):
     blocks: bool = False
     caches: bool = False
     open_sizes: bool = True
+    batches: bool = True
     number_inputs: bool = True
     mixes: bool = True
     half_ends: bool = True

@@ -62,6 +62,7 @@ class _Writer(Writer):
         stored_bits=WHOLE_BYTES,
         blocks=True,
         open_sizes=False,
+        batches=False,
         number_inputs=False,
         half_ends=False,
     )

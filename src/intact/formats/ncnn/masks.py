@@ -11,12 +11,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import facts
 from intact.ops import functions
-from intact.ops.operators import Cast
 from intact.program import Array, Program, Step, Tensor
 from intact.program.float_operations import Identity
 from intact.program.operations import (
@@ -87,12 +85,15 @@ class _Masks:
 
     def _add(self, step: Step) -> None:
         operation = step.operation
-        kind = operation.nodes[0].op_type if isinstance(operation, FloatNodes) else ""
-        if isinstance(operation, FloatNodes) and len(operation.nodes) == 1 and kind in _WRITTEN:
-            _WRITTEN[kind](self, step)
+        nodes = operation.nodes if isinstance(operation, FloatNodes) else ()
+        known = facts(nodes[0]) if len(nodes) == 1 else None
+        if known is not None and known.converts:
+            self.cast(step)
+        elif known is not None and known.numpy in _WRITTEN:
+            _WRITTEN[known.numpy](self, step)
         elif isinstance(operation, MOVING) or operation == Elementwise(Binary.MUL):
             self._emit(step, operation, step.inputs, step.outputs)
-        elif isinstance(operation, FloatNodes) and facts(operation.nodes[0]).reshapes:
+        elif known is not None and known.reshapes:
             self._emit(step, _reshape_to(step.outputs[0]), step.inputs[:1], step.outputs)
         else:
             raise Unsupported("it is computed with whole numbers")
@@ -139,11 +140,10 @@ class _Masks:
 
     def cast(self, step: Step) -> None:
         """Write a Cast: to truth values what is not 0 is 1, to others nothing changes."""
-        (node,) = _nodes(step)
-        data = _operand(step, 0)
-        if Cast.of(node).to is not ir.DataType.BOOL or data.plain == np.bool_:
-            whole = data.plain.kind in "iu" and Cast.of(node).to in _NARROW
-            if whole or data.name not in self._floats:
+        data, result = _operand(step, 0), step.outputs[0].plain
+        if result != np.bool_ or data.plain == np.bool_:
+            is_narrow = result.kind in "iu" and result.itemsize < np.dtype(np.int32).itemsize
+            if (data.plain.kind in "iu" and is_narrow) or data.name not in self._floats:
                 raise Unsupported("it cuts numbers off")
             self._emit(step, Identity(), (data,), step.outputs)
             return
@@ -182,18 +182,12 @@ class _Masks:
 
 
 _WRITTEN: Mapping[str, Callable[[_Masks, Step], None]] = {
-    "And": lambda masks, step: masks.combine(Binary.MUL, step),
-    "Cast": _Masks.cast,
-    "Not": _Masks.negate,
-    "Or": lambda masks, step: masks.combine(Binary.MAXIMUM, step),
-    "Where": _Masks.choose,
+    "logical_and": lambda masks, step: masks.combine(Binary.MUL, step),
+    "logical_not": _Masks.negate,
+    "logical_or": lambda masks, step: masks.combine(Binary.MAXIMUM, step),
+    "where": _Masks.choose,
 }
-_NARROW = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
-
-
-def _nodes(step: Step) -> tuple[ir.Node, ...]:
-    operation = step.operation
-    return operation.nodes if isinstance(operation, FloatNodes) else ()
+"""By NumPy's name of what a node computes."""
 
 
 def _operand(step: Step, slot: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Removes no-ops: Identity, Dropout at inference, x + 0, x * 1, Cast to the same type, bounds
-at infinity, guards against NaN where none can be, and axes that a Slice takes whole.
+at infinity, guards against NaN where none can be, choices between equal numbers, and axes that a
+Slice takes whole.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _handed_on(node: ir.Node) -> ir.Value | None:
     if facts(node).neutral is not None:
         return _unchanged_operand(node)
     if node.op_type == "Where":
-        return _guarded(node)
+        return _guarded(node) or _smooth(node)
     return data if _is_idle(node, data) else None
 
 
@@ -112,6 +113,25 @@ def _guarded(node: ir.Node) -> ir.Value | None:
         return None
     is_last = Softmax.of(softmax).axis in (-1, len(scores.shape) - 1)
     return data if is_last and _leaves_rows(scores) else None
+
+
+_LINEAR_FROM = 16.0
+"""From here on the float32 that is next to Softplus is its input."""
+
+
+def _smooth(node: ir.Node) -> ir.Value | None:
+    """Return the Softplus of ``Where(x > 20, x, Softplus(x))``, as torch's exporter writes it."""
+    condition, data, rest = (input_value(node, slot) for slot in range(3))
+    asked = None if condition is None else condition.producer()
+    softplus = None if rest is None else rest.producer()
+    if data is None or asked is None or softplus is None or asked.domain or softplus.domain:
+        return None
+    if (asked.op_type, softplus.op_type) != ("Greater", "Softplus"):
+        return None
+    limit = constant_array(input_value(asked, 1))
+    reads = asked.inputs[0] is softplus.inputs[0] is data and data.dtype is ir.DataType.FLOAT
+    is_far = limit is not None and limit.size == 1 and limit.item() >= _LINEAR_FROM
+    return rest if reads and is_far else None
 
 
 def _leaves_rows(scores: ir.Value) -> bool:
