@@ -8,8 +8,15 @@ and the pads of windows.
 from __future__ import annotations
 
 EXPANDABLE = (
-    *("Attention", "BatchNormalization", "Col2Im", "Div", "Einsum", "GroupNormalization"),
-    *("GroupQueryAttention", "HardSigmoid", "If", "InstanceNormalization", "LayerNormalization"),
+    *("Attention", "BatchNormalization", "Col2Im", "Div", "Einsum", "GridSample"),
+    *(
+        "GroupNormalization",
+        "GroupQueryAttention",
+        "HardSigmoid",
+        "If",
+        "InstanceNormalization",
+        "LayerNormalization",
+    ),
     *(
         "LpNormalization",
         "MeanVarianceNormalization",

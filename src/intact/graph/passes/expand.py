@@ -26,6 +26,7 @@ from intact.graph.passes.expand_attention import (
 )
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
 from intact.graph.passes.expand_einsum import expand_einsum
+from intact.graph.passes.expand_grid_sample import expand_grid_sample
 from intact.graph.passes.expand_rotation import expand_rotation
 from intact.graph.passes.fold_linear import fold_scales
 from intact.graph.passes.inline_if import choose_results
@@ -432,6 +433,7 @@ EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "Col2Im": _columns_to_image,
     "Div": _division,
     "Einsum": expand_einsum,
+    "GridSample": expand_grid_sample,
     "GroupNormalization": _instances,
     "GroupQueryAttention": expand_grouped_attention,
     "If": choose_results,
