@@ -8,19 +8,13 @@ and the pads of windows.
 from __future__ import annotations
 
 EXPANDABLE = (
-    *("Attention", "BatchNormalization", "Col2Im", "DFT", "Div", "Einsum"),
-    *("GroupNormalization", "GroupQueryAttention", "HardSigmoid", "If", "InstanceNormalization"),
-    *(
-        "LayerNormalization",
-        "LpNormalization",
-        "MeanVarianceNormalization",
-        "MultiHeadAttention",
-        "Pow",
-        "RMSNormalization",
-    ),
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
-    *("RotaryEmbedding", "SimplifiedLayerNormalization", "SkipLayerNormalization"),
-    "SkipSimplifiedLayerNormalization",
+    *("Attention", "BatchNormalization", "Col2Im", "DFT"),
+    *("Div", "Einsum", "GridSample", "GroupNormalization"),
+    *("GroupQueryAttention", "HardSigmoid", "If", "InstanceNormalization"),
+    *("LayerNormalization", "LpNormalization", "MeanVarianceNormalization", "MultiHeadAttention"),
+    *("Pow", "RMSNormalization", "ReduceL1", "ReduceL2"),
+    *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "RotaryEmbedding"),
+    *("SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
 )
 """Operators that ``intact.graph.passes.expand`` writes as several simpler ones."""
 

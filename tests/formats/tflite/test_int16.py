@@ -15,6 +15,7 @@ from intact.program.arithmetic.functions import interpolate, table_of
 from intact.results.result import Result
 from tests.formats.tflite.files import model_of, operators_of
 from tests.formats.tflite.small_files import TYPES
+from tests.models import ModelBuilder
 
 
 def network(path: Path) -> Path:
@@ -106,3 +107,32 @@ def test_a_table_of_lines_is_near_its_function() -> None:
     found = interpolate(table_of(np.exp, (1e-4, 1e-3)), codes)
     wanted = np.clip(np.exp(codes * 1e-4) / 1e-3, -(1 << 15), (1 << 15) - 1)
     assert np.abs(found - wanted).max() < 4
+
+
+@pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "two tensors"])
+def test_long_sums_that_cancel_are_exact_where_floats_are_not(is_constant: bool) -> None:
+    """20,000 products: the kernels add in 64 bits; sums of float32 are hundreds of steps beside."""
+    random, count = np.random.default_rng(0), 20_000
+    half = random.normal(size=(count // 2, 16)).astype(np.float32)
+    factor = np.concatenate([half, -half])
+    base = random.uniform(0.5, 1, (16, 8, count // 2)).astype(np.float32)
+    near = base * (1 + random.normal(size=base.shape).astype(np.float32) * np.float32(1e-4))
+    data = {"x": np.concatenate([base, near], axis=2)}
+    b = ModelBuilder(17)
+    x = b.input("x", ["batch", 8, count])
+    if is_constant:
+        other = b.constant(factor)
+    else:
+        other = b.input("w", ["batch", count, 16])
+        data["w"] = np.repeat(factor[None], 16, axis=0)
+    b.output(b.node("MatMul", x, other), ["batch", 8, 16])
+    made = intact.quantize(b.build(), data, target="tflite-16x8")
+    verified = intact.verify(made, data)
+    assert not any(each.mismatches for each in (*verified.layers, *verified.outputs))
+    steps = data["x"] / (np.abs(data["x"]).max() / np.float32(32767))
+    weights = factor / (np.abs(factor).max(axis=0) / np.float32(127))
+    codes, coded = (np.rint(each).astype(np.int64) for each in (steps, weights))
+    exact = codes[0] @ coded
+    rounded = (codes[0] / 32767).astype(np.float32) @ (coded / 127).astype(np.float32)
+    error = np.abs(rounded * 32767.0 * 127 - exact).max()
+    assert error / (np.abs(exact).max() / 32767) > 100

@@ -234,6 +234,28 @@ SPECTRA = [
 ]
 
 
+def sampled(mode: str, padding: str, corners: int, opset: int = 20, width: int = 6) -> Case:
+    """Places in the image and beyond each edge, on pixels and on edges too."""
+    grid = numbers(2, 4, 7, 2) * np.float32(1.2)
+    grid[0, 0, :3] = [[-1, -1], [1, 1], [0, 0.5]]
+    attributes = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+    return Case("GridSample", (numbers(2, 3, 5, width), grid), attributes, opset)
+
+
+SAMPLED = [
+    sampled("linear", "zeros", 0),
+    sampled("linear", "zeros", 1),
+    sampled("linear", "border", 0),
+    sampled("linear", "reflection", 0),
+    sampled("linear", "reflection", 1),
+    sampled("linear", "reflection", 1, width=1),
+    sampled("nearest", "zeros", 0),
+    sampled("nearest", "border", 1),
+    sampled("nearest", "reflection", 0),
+    sampled("bilinear", "zeros", 0, opset=16),
+]
+
+
 def attention(
     heads: tuple[int, int] = (4, 4),
     lengths: tuple[int, int] = (5, 5),
@@ -398,7 +420,7 @@ def test_other_spectra_stay(case: Case) -> None:
 @pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize(
     "case",
-    [*EINSUMS, *NORMS, *COLUMNS, *SPECTRA, *ATTENTIONS, *HEADS, *ROTATIONS, *GROUPED],
+    [*EINSUMS, *NORMS, *COLUMNS, *SPECTRA, *SAMPLED, *ATTENTIONS, *HEADS, *ROTATIONS, *GROUPED],
     ids=str,
 )
 def test_what_is_written_out_computes_the_same(case: Case, is_open: bool) -> None:
@@ -447,3 +469,17 @@ def test_what_is_not_written_out_stays_and_says_why() -> None:
     assert [node.op_type for node in graph.nodes if node.op_type != "Identity"] == ["Attention"]
     decision = build_plan(graph, load_target("tflite")).decisions["node"]
     assert "its scores are read between cap, mask and Softmax" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        (sampled("cubic", "zeros", 0), "cubic"),
+        (sampled("linear", "zeros", 0, width=2**22), "count"),
+    ],
+    ids=["cubic", "large"],
+)
+def test_samples_of_grids_that_stay_say_why(case: Case, why: str) -> None:
+    graph = expand(case.graph(is_open=False), ["GridSample"])
+    assert [node.op_type for node in graph.nodes if node.op_type != "Identity"] == ["GridSample"]
+    assert why in build_plan(graph, load_target("tflite")).decisions["node"].reason

@@ -27,6 +27,7 @@ from intact.graph.passes.expand_attention import (
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
 from intact.graph.passes.expand_dft import expand_dft
 from intact.graph.passes.expand_einsum import expand_einsum
+from intact.graph.passes.expand_grid_sample import expand_grid_sample
 from intact.graph.passes.expand_rotation import expand_rotation
 from intact.graph.passes.fold_linear import fold_scales
 from intact.graph.passes.inline_if import choose_results
@@ -434,6 +435,7 @@ EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "DFT": expand_dft,
     "Div": _division,
     "Einsum": expand_einsum,
+    "GridSample": expand_grid_sample,
     "GroupNormalization": _instances,
     "GroupQueryAttention": expand_grouped_attention,
     "If": choose_results,

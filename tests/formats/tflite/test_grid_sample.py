@@ -1,0 +1,40 @@
+"""GridSample of a detector with deformable attention: LiteRT computes what ONNX Runtime does."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import intact
+from tests.models import ModelBuilder
+
+pytest.importorskip("ai_edge_litert")
+
+
+def deformable(mode: str, padding: str) -> onnx.ModelProto:
+    """Values sampled where a layer of the queries points, as RT-DETR does."""
+    b = ModelBuilder(17)
+    image, queries = b.input("image", [1, 3, 8, 6]), b.input("queries", [1, 5, 8])
+    values = b.node("Reshape", b.node("Conv", image, b.weight(8, 3, 1, 1)), b.ints(2, 4, 8, 6))
+    points = b.node("MatMul", queries, b.weight(8, 16))
+    grid = b.node("Reshape", points, b.ints(2, 5, 4, 2))
+    found = b.node(
+        "GridSample", values, grid, mode=mode, padding_mode=padding, align_corners=0, name="sample"
+    )
+    summed = b.node("ReduceSum", found, b.ints(-1), keepdims=0)
+    flat = b.node("Transpose", b.node("Reshape", summed, b.ints(1, 8, 5)), perm=[0, 2, 1])
+    b.output(b.node("MatMul", flat, b.weight(8, 4)), [1, 5, 4])
+    return b.build()
+
+
+@pytest.mark.parametrize("target", ["tflite", "tflite-16x8", "tflite-xnnpack"])
+@pytest.mark.parametrize(("mode", "padding"), [("bilinear", "zeros"), ("nearest", "reflection")])
+def test_deformable_attention_is_written_and_verified(target: str, mode: str, padding: str) -> None:
+    random = np.random.default_rng(0)
+    shapes = {"image": (16, 3, 8, 6), "queries": (16, 5, 8)}
+    data = {name: random.normal(size=each).astype(np.float32) for name, each in shapes.items()}
+    made = intact.quantize(deformable(mode, padding), data, target=target, io="float")
+    verified = intact.verify(made, data)
+    assert verified.layers
+    assert not any(each.mismatches for each in (*verified.layers, *verified.outputs))
