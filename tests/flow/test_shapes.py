@@ -220,7 +220,11 @@ def test_ncnn_gets_one_sample_where_samples_are_joined() -> None:
     made_for = {
         name: intact.quantize(b.build(), data, target=name) for name in ("ncnn", "onnxruntime")
     }
-    batches = {name: each.plan.graph.inputs[0].shape[0] for name, each in made_for.items()}
+    batches = {}
+    for name, each in made_for.items():
+        shape = each.plan.graph.inputs[0].shape
+        assert shape is not None
+        batches[name] = shape[0]
     assert batches["ncnn"] == 1
     assert str(batches["onnxruntime"]) == "batch"
     verified = intact.verify(made_for["ncnn"], data)

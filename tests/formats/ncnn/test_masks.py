@@ -47,7 +47,7 @@ def _two(b: ModelBuilder, scores: str, mask: str) -> str:
 
 
 MASKED = {"added": _added, "filled": _filled, "two": _two}
-FEEDS = {
+FEEDS: dict[str, np.ndarray] = {
     "x": np.random.default_rng(3).normal(size=(1, 6, 8)).astype(np.float32),
     "mask": np.array([[1, 1, 1, 1, 0, 0]], np.int64),
 }

@@ -237,7 +237,7 @@ SPECTRA = [
 def sampled(mode: str, padding: str, corners: int, opset: int = 20, width: int = 6) -> Case:
     """Places in the image and beyond each edge, on pixels and on edges too."""
     grid = numbers(2, 4, 7, 2) * np.float32(1.2)
-    grid[0, 0, :3] = [[-1, -1], [1, 1], [0, 0.5]]
+    grid[0, 0, :3] = np.array([[-1, -1], [1, 1], [0, 0.5]])
     attributes = {"mode": mode, "padding_mode": padding, "align_corners": corners}
     return Case("GridSample", (numbers(2, 3, 5, width), grid), attributes, opset)
 

@@ -135,6 +135,9 @@ def test_guards_that_may_be_needed_stay(builder: ModelBuilder) -> None:
     assert "Where" in [node.op_type for node in normalize(builder.build()).nodes]
 
 
+LEAST = float(np.finfo(F).min)
+
+
 def masked(*, least: float, masks: int = 1) -> ModelBuilder:
     """An attention whose mask is an input."""
     b = ModelBuilder(17)
@@ -151,7 +154,7 @@ def masked(*, least: float, masks: int = 1) -> ModelBuilder:
 
 
 def test_guards_behind_masks_of_finite_numbers_go() -> None:
-    model = masked(least=np.finfo(F).min).build()
+    model = masked(least=LEAST).build()
     graph = normalize(model)
     assert "IsNaN" not in [node.op_type for node in graph.nodes]
     x = np.random.default_rng(5).normal(size=(2, 3, 4)).astype(F)
@@ -164,7 +167,7 @@ def test_guards_behind_masks_of_finite_numbers_go() -> None:
 
 @pytest.mark.parametrize(
     "builder",
-    [masked(least=-np.inf), masked(least=np.finfo(F).min, masks=2)],
+    [masked(least=-np.inf), masked(least=LEAST, masks=2)],
     ids=["infinite", "two may be infinite together"],
 )
 def test_guards_behind_masks_that_may_leave_nothing_stay(builder: ModelBuilder) -> None:
