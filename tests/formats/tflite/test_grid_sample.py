@@ -37,4 +37,5 @@ def test_deformable_attention_is_written_and_verified(target: str, mode: str, pa
     made = intact.quantize(deformable(mode, padding), data, target=target, io="float")
     verified = intact.verify(made, data)
     assert verified.layers
-    assert not any(each.mismatches for each in (*verified.layers, *verified.outputs))
+    assert not any(each.mismatches for each in verified.layers)
+    assert not any(each.mismatches for each in verified.outputs)
