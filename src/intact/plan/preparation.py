@@ -65,7 +65,7 @@ def _prepare(
 
         graph = expand(graph, expanded)
     if keeps_codes:
-        from intact.graph.passes.expand_rotation import rotate_apart
+        from intact.graph.passes.expand_places import rotate_apart
 
         graph = rotate_apart(graph)
     return graph

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from intact.engines.session import FloatModel
 from intact.graph import Graph, normalize
 from intact.graph.passes.expand import expand
-from intact.graph.passes.expand_rotation import rotate_apart
+from intact.graph.passes.expand_places import rotate_apart
 from intact.plan import build_plan
 from intact.targets import load_target
 

@@ -27,8 +27,7 @@ from intact.graph.passes.expand_attention import (
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
 from intact.graph.passes.expand_dft import expand_dft
 from intact.graph.passes.expand_einsum import expand_einsum
-from intact.graph.passes.expand_grid_sample import expand_grid_sample
-from intact.graph.passes.expand_rotation import expand_rotation
+from intact.graph.passes.expand_places import expand_grid_sample, expand_rotation
 from intact.graph.passes.fold_linear import fold_scales
 from intact.graph.passes.inline_if import choose_results
 from intact.graph.passes.library import remove_unused

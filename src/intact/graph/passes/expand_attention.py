@@ -19,7 +19,7 @@ from intact.errors import Unsupported
 from intact.graph.edit import Editor
 from intact.graph.ops import constant_array
 from intact.graph.passes.composite import Composite, Length, axes_of
-from intact.graph.passes.expand_rotation import UNKNOWN, count_up, rotate_at
+from intact.graph.passes.expand_places import UNKNOWN, count_up, rotate_at
 
 MASKED = -1e30
 """Two of them, and the lowest float, add up to no infinity."""
