@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
+import intact
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.verdict import Judgement, Measured, keeps_enough, verdict
 from intact.data.detections import KEPT
 from intact.data.metric import ADDED, Compared
+from tests.models import ModelBuilder
 
 FLOAT_COMMAND = "intact quantize model.onnx --data d --keep-float conv --output mended"
 
@@ -142,3 +145,18 @@ def test_boxes_that_are_not_there_are_a_loss(
     judged = verdict(Measured(samples=64, metrics=figures, intervals=intervals))
     assert judged.judgement is judgement
     assert keeps_enough(Compared(figures, intervals)) is (judgement is Judgement.GOOD)
+
+
+def test_answers_are_counted_on_all_kept_samples_where_few_leave_it_open() -> None:
+    """Eight samples with 17 dB may all keep their answers; of 32 seven do not."""
+    b = ModelBuilder(seed=1)
+    x = b.node("Relu", b.conv(b.input("x", ["N", 3, 8, 8]), 3, 8, kernel=3))
+    x = b.node("Flatten", b.node("MaxPool", x, kernel_shape=[4, 4], strides=[4, 4]))
+    b.output(b.node("Gemm", x, b.weight(32, 12), out="y"), ["N", 12])
+    data = np.random.default_rng(1).normal(size=(64, 3, 8, 8)).astype(np.float32)
+    result = intact.quantize(b.build(), data, weight_bits=3, preset="fast", threads=1)
+    assert result.verdict is not None
+    assert result.verdict.judgement is Judgement.LOSES
+    assert " of 32 answers are the float model's" in result.verdict.sentence
+    assert result.loss is not None
+    assert result.loss.samples == 32

@@ -16,7 +16,7 @@ from intact.calibrate.assign import assign
 from intact.calibrate.outputs import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
-from intact.limits import QUICK, WELL_DB
+from intact.limits import LOST_DB, QUICK, USUAL_DB, WELL_DB
 from intact.plan import QuantizedGraph
 from intact.plan.float16 import with_float32_of
 from intact.results.job import Job
@@ -89,9 +89,10 @@ def look_at_plan(
         signs: What was found of them.
         run: Runs a result once; raises where its runtime refuses it.
     """
-    choice, statistics, given = scaled.choice, scaled.statistics, scaled.given
-    if choice is None or statistics is None or seen is None:
+    statistics, given = scaled.statistics, scaled.given
+    if scaled.choice is None or statistics is None or seen is None:
         return PlanFindings()
+    choice = _judged_on_enough(scaled.choice, seen.runs)
     # A pass may have rewritten the graph; then plans to compare with are made on that one.
     graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
 
@@ -140,6 +141,16 @@ def look_at_plan(
         inquiry = Inquiry(evidence, seconds=QUICK, asked=inquiry.asked, found=findings)
     inquiry.evidence = evidence.written()  # without simulators, which have copies of weights
     return PlanFindings(loss, findings, inquiry, detected)
+
+
+def _judged_on_enough(choice: Choice, kept: FloatRuns) -> Choice:
+    """Measure a plan on all kept samples, where few of them leave open whether it loses answers."""
+    errors, level = choice.errors, min(choice.errors.decibels.values(), default=WELL_DB)
+    has_answers = any(len(each.agrees) for each in errors.outputs.values())
+    is_open = has_answers and LOST_DB <= level < USUAL_DB
+    if not is_open or len(kept) <= len(choice.runs):
+        return choice
+    return choice.on(kept)
 
 
 def _detections(choice: Choice) -> Compared | None:
