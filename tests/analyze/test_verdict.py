@@ -147,16 +147,15 @@ def test_boxes_that_are_not_there_are_a_loss(
     assert keeps_enough(Compared(figures, intervals)) is (judgement is Judgement.GOOD)
 
 
-def test_answers_are_counted_on_all_kept_samples_where_few_leave_it_open() -> None:
-    """Eight samples with 17 dB may all keep their answers; of 32 seven do not."""
-    b = ModelBuilder(seed=1)
+def test_answers_are_counted_on_more_samples_where_few_leave_it_open() -> None:
+    b = ModelBuilder(seed=2)
     x = b.node("Relu", b.conv(b.input("x", ["N", 3, 8, 8]), 3, 8, kernel=3))
     x = b.node("Flatten", b.node("MaxPool", x, kernel_shape=[4, 4], strides=[4, 4]))
     b.output(b.node("Gemm", x, b.weight(32, 12), out="y"), ["N", 12])
-    data = np.random.default_rng(1).normal(size=(64, 3, 8, 8)).astype(np.float32)
+    data = np.random.default_rng(2).normal(size=(64, 3, 8, 8)).astype(np.float32)
     result = intact.quantize(b.build(), data, weight_bits=3, preset="fast", threads=1)
     assert result.verdict is not None
     assert result.verdict.judgement is Judgement.LOSES
-    assert " of 32 answers are the float model's" in result.verdict.sentence
+    assert "26 of 32 answers are the float model's" in result.verdict.sentence
     assert result.loss is not None
     assert result.loss.samples == 32

@@ -144,18 +144,28 @@ def look_at_plan(
 
 
 def _judged_on_enough(choice: Choice, kept: FloatRuns) -> Choice:
-    """Measure a plan on all kept samples, where few of them leave open whether it loses answers."""
-    errors, level = choice.errors, min(choice.errors.decibels.values(), default=WELL_DB)
-    has_answers = any(len(each.agrees) for each in errors.outputs.values())
-    is_open = has_answers and LOST_DB <= level < USUAL_DB
-    if not is_open or len(kept) <= len(choice.runs):
+    """Measure a plan on more samples, where few of them leave open whether it loses answers.
+
+    On twice as many each time, as long as these are worse than those before.
+    """
+    level = _level(choice)
+    has_answers = any(len(each.agrees) for each in choice.errors.outputs.values())
+    if not has_answers or not LOST_DB <= level < USUAL_DB:
         return choice
-    return choice.on(kept)
+    while len(choice.runs) < len(kept):
+        before, level = level, _level(choice := choice.on(kept.first(2 * len(choice.runs))))
+        if not LOST_DB <= level < before:
+            break
+    return choice
+
+
+def _level(choice: Choice) -> float:
+    return min(choice.errors.decibels.values(), default=WELL_DB)
 
 
 def _detections(choice: Choice) -> Compared | None:
     """Compare what a detector finds, where decibels speak against it; None where they do not."""
-    if min(choice.errors.decibels.values(), default=WELL_DB) >= WELL_DB:
+    if _level(choice) >= WELL_DB:
         return None
     from intact.analyze.detected import compared_detections  # few have boxes
 
