@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph.builder import Constant, GraphBuilder
+from intact.graph.builder import GraphBuilder
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.graph.names import Names
 from intact.graph.traversal import graphs_of
@@ -93,12 +93,6 @@ class Editor(GraphBuilder):
             new.name, new.type = name, old.type if old.type is not None else new.type
             new.shape = old.shape if old.shape is not None else new.shape
             self.rebind(str(name), new)
-
-    def optional_input(self, name: str, default: Constant) -> ir.Value:
-        """Add a graph input under a fresh name that has a value where none is given."""
-        value = self.initializer(name, default)
-        self._add_input(value)
-        return value
 
     def kept(self, value: ir.Value) -> ir.Value:
         """Add a maximum of a float value and the lowest number of its type.

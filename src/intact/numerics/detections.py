@@ -9,7 +9,7 @@ objects, and over the IoUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -256,8 +256,3 @@ def interval(values: Doubles) -> tuple[float, float]:
         return float("nan"), float("nan")
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
-
-
-def resampled(statistic: Callable[[Doubles], Doubles], images: int) -> tuple[float, float]:
-    """Return the 95 % interval of a statistic of images, by bootstrap."""
-    return interval(statistic(draws(images)))
