@@ -29,7 +29,7 @@ from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import DataError
 from intact.limits import HELD_AT_ONCE, MOST_DB, RUN_AT_ONCE
-from intact.numerics.answers import chance_of
+from intact.numerics.metrics import accuracy_difference
 from intact.plan import QuantizedGraph
 
 _CUT = 0.01
@@ -39,8 +39,6 @@ _ELEMENTS = 1 << 26
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-_CHANCE = 0.05
-"""Probability of so many lost answers among those that changed, under which it is no chance."""
 _RUN_ELEMENTS = 1 << 29
 """Elements of activations that are run at most: about four seconds for each model."""
 LONGER = 4
@@ -170,10 +168,10 @@ def check_decisions(evidence: Evidence) -> list[Finding]:
         return []
     before, after = counted
     lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
-    # A sign test: of answers that changed, half become right by chance.
-    if lost <= gained or chance_of(lost, lost + gained) >= _CHANCE:
-        return []
     count = len(before)
+    # By the interval that `evaluate` judges by: neither is to say what the other denies.
+    if not count or accuracy_difference(before, after).high >= 0:
+        return []
     told = (
         f"{lost} of {count} answers become wrong and {gained} right, which is more than chance: "
         f"accuracy {100 * before.mean():.2f} -> {100 * after.mean():.2f} %"
