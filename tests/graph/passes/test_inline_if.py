@@ -221,3 +221,30 @@ def test_branches_of_fewer_results_are_not_chosen_between() -> None:
     (node,) = graph.nodes
     node.attributes["else_branch"].as_graph().outputs.clear()
     assert [each.op_type for each in expand(graph, ["If"]).nodes] == ["If"]
+
+
+def test_ifs_of_one_name_in_two_bodies_are_written_out() -> None:
+    def inner(result: str) -> tuple[list[onnx.NodeProto], list[str]]:
+        """An If that bodies side by side have, under one name."""
+        branches = [([_node("Neg", "x", "z")], ["z"]), ([_node("Abs", "x", "z")], ["z"])]
+        return [if_node("flag", branches, ["inner"]), _node("Neg", "inner", result)], [result]
+
+    b = ModelBuilder(17)
+    b.input("x", [3])
+    b.input("flag", [], TensorProto.BOOL)
+    yes = b.constant(np.array(True))
+    # The first is moved out of its body when the graph is normalized, the second by `expand`.
+    b.nodes.append(if_node(yes, [inner("p"), inner("q")], ["first"]))
+    b.nodes.append(if_node("flag", [inner("r"), inner("s")], ["second"]))
+    for name in ("first", "second"):
+        b.output(name, [3])
+    source = b.build()
+    chosen = expand(normalize(source), ["If"])
+    assert "If" not in [node.op_type for node in chosen.nodes]
+    names = [node.name for node in chosen.nodes]
+    assert len(set(names)) == len(names)
+    for flag in (True, False):
+        feeds = {"x": np.array([-1, 0, 2], np.float32), "flag": np.array(flag)}
+        for name, array in run_model(source, feeds).items():
+            found = run_model(ir.to_proto(chosen.model), feeds)[name]
+            np.testing.assert_array_equal(found, array)

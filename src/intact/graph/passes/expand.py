@@ -57,12 +57,12 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
     if not any(_is_among(node, wanted) for node in graph.nodes):
         return graph
     editor = Editor(graph.model)
-    while_new, tried = True, set[str]()
+    while_new, tried = True, set[ir.Node]()
     while while_new:  # what a composite was written with may be expanded in turn
-        new = [n for n in editor.model.graph if _is_among(n, wanted) and str(n.name) not in tried]
+        new = [n for n in editor.model.graph if _is_among(n, wanted) and n not in tried]
         for node in new:
-            # A node that stays as it is would be found again.
-            tried.add(str(node.name))
+            # A node that stays as it is would be found again. Nodes of two bodies share names.
+            tried.add(node)
             try:
                 EXPANSIONS[node.op_type](editor, node)
             except Unsupported as reason:  # what was written for it has no readers
