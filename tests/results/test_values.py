@@ -18,7 +18,7 @@ from intact.errors import DataError, ModelError, PlanError, UsageError
 from intact.graph import normalize
 from intact.graph.fixed_inputs import METADATA_KEY, shown_value
 from intact.results.result import Result
-from tests.graph.passes.test_inline_if import if_node
+from tests.graph.passes.test_control_flow import if_node
 from tests.models import ModelBuilder, run_model
 
 

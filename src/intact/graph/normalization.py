@@ -26,6 +26,7 @@ from intact.graph.passes.canonical import (
     write_zeros_as_pads,
 )
 from intact.graph.passes.constant_nodes import split_constants
+from intact.graph.passes.control_flow import MOST_UNROLLED, inline_ifs, unroll_loops
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import (
     flatten_weights,
@@ -33,7 +34,6 @@ from intact.graph.passes.gemm import (
     plain_gemms,
     turn_weights,
 )
-from intact.graph.passes.inline_if import inline_ifs
 from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.lengths import fold_lengths
 from intact.graph.passes.names import make_names_unique, protected_names
@@ -72,8 +72,8 @@ def normalize(
     change (up to float rounding where BatchNormalization is folded, and one rounding where a
     divisor is no power of two). Of declared shapes only the inputs' are believed (see
     `intact.graph.files.claims`). A tensor name that remains has the same values as in the source.
-    An If whose condition is known gives way to the branch that it chooses. Unknown operators,
-    functions and the bodies of other Ifs and of Loops are not changed.
+    An If whose condition is known gives way to the branch that it chooses, a Loop or Scan that
+    turns a known number of times to its turns. Unknown operators, functions, other bodies stay.
 
     Args:
         source: A path, or a loaded model, which is not changed.
@@ -162,9 +162,12 @@ def _simplify(model: ir.Model) -> None:
         library.remove_unused(model)  # rules skip values that dead nodes read
         library.infer_shapes(model)
         # One sum for all rounds, or each could fill as much again.
-        room, is_protected = MOST_FILLED, False
+        room, turns, is_protected = MOST_FILLED, MOST_UNROLLED, False
         for _ in range(_MOST_ROUNDS):
             changed = inline_ifs(model) > 0
+            unrolled = unroll_loops(model, turns)
+            turns -= unrolled
+            changed |= unrolled > 0
             if changed:
                 write_sums_as_adds(model)
             if not library.is_simple(model):

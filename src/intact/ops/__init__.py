@@ -11,8 +11,8 @@ EXPANDABLE = (
     *("Attention", "BatchNormalization", "Col2Im", "DFT"),
     *("Div", "Einsum", "GridSample", "GroupNormalization"),
     *("GroupQueryAttention", "HardSigmoid", "If", "InstanceNormalization"),
-    *("LayerNormalization", "LpNormalization", "MeanVarianceNormalization", "MultiHeadAttention"),
-    *("Pow", "RMSNormalization", "ReduceL1", "ReduceL2"),
+    *("LayerNormalization", "Loop", "LpNormalization", "MeanVarianceNormalization"),
+    *("MultiHeadAttention", "Pow", "RMSNormalization", "ReduceL1", "ReduceL2"),
     *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "RotaryEmbedding"),
     *("SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
 )

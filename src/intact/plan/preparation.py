@@ -17,6 +17,9 @@ _MARKERS = {
 costs little, before patterns are matched. In the order of the opsets that they need.
 """
 
+_WITH_BODIES = frozenset(["If", "Loop"])
+"""Operators that hold others."""
+
 
 def graphs_for(graph: Graph, targets: Iterable[Target], apart: Collection[str] = ()) -> list[Graph]:
     """Write a normalized graph in the operators of each target.
@@ -49,11 +52,11 @@ def graphs_for(graph: Graph, targets: Iterable[Target], apart: Collection[str] =
 def _prepare(
     graph: Graph, joined: tuple[str, ...], expanded: tuple[str, ...], keeps_codes: bool
 ) -> Graph:
-    if "If" in expanded:
+    if bodies := set(expanded) & _WITH_BODIES:
         from intact.graph.passes.expand import expand
 
-        # Before all else: what the branches compute is joined and expanded too.
-        graph = expand(graph, ["If"])
+        # Before all else: what bodies compute is joined and expanded too.
+        graph = expand(graph, bodies)
     present = {node.op_type for node in graph.nodes}
     for name in joined:
         if present & _MARKERS[name]:

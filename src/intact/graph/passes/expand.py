@@ -19,6 +19,7 @@ from intact.graph.graph import Graph
 from intact.graph.metadata import PART_KEY, WHOLE_KEY
 from intact.graph.ops import constant_array, function_options, input_value
 from intact.graph.passes.composite import Composite, axes_of
+from intact.graph.passes.control_flow import choose_results, choose_turns
 from intact.graph.passes.expand_attention import (
     expand_attention,
     expand_grouped_attention,
@@ -29,7 +30,6 @@ from intact.graph.passes.expand_dft import expand_dft
 from intact.graph.passes.expand_einsum import expand_einsum
 from intact.graph.passes.expand_places import expand_grid_sample, expand_rotation
 from intact.graph.passes.fold_linear import fold_scales
-from intact.graph.passes.inline_if import choose_results
 from intact.graph.passes.library import remove_unused
 from intact.ops.functions import FUNCTIONS
 from intact.ops.operators import LayerNormalization
@@ -440,6 +440,7 @@ EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "If": choose_results,
     "InstanceNormalization": _instances,
     "LayerNormalization": _layer_norm,
+    "Loop": choose_turns,
     "LpNormalization": _unit_length,
     "MeanVarianceNormalization": _mean_variance,
     "MultiHeadAttention": expand_heads,

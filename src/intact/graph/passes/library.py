@@ -355,7 +355,7 @@ def _is_text(value: ir.Value | None) -> bool:
 
 @contextlib.contextmanager
 def _hidden_ifs(model: ir.Model) -> Iterator[None]:
-    """Hide If nodes under another operator: `intact.graph.passes.inline_if` keeps their names."""
+    """Hide If nodes under another operator: our own `control_flow` keeps their names."""
     ifs = [node for node in nodes_of(model.graph) if node.op_type == "If" and node.domain == ""]
     for node in ifs:
         node.op_type = _HIDDEN_IF

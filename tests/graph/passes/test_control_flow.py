@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from intact.graph import normalize
+from intact.graph.passes.control_flow import inline_ifs
 from intact.graph.passes.expand import expand
-from intact.graph.passes.inline_if import inline_ifs
 from tests.graph.test_normalize import assert_same_results
 from tests.models import ModelBuilder, run_model
 

@@ -1,0 +1,404 @@
+"""Writes out control flow: branches of If, and the turns of Loop and Scan.
+
+1. `inline_ifs`: where the condition is known, the branch that runs takes the node's place.
+2. `unroll_loops`: where the number of turns is known, the turns stand one behind the other.
+3. `choose_results`, `choose_turns`: for runtimes without branches and loops, all that may run is
+   computed, and a Where chooses between results.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import Unsupported
+from intact.graph.edit import Editor
+from intact.graph.metadata import PART_KEY
+from intact.graph.names import Names
+from intact.graph.ops import constant_array, input_value
+from intact.graph.passes.library import infer_shapes
+from intact.graph.traversal import bodies, graphs_of, nodes_of
+
+MOST_UNROLLED = 1000
+"""Nodes that loops may become: each is observed, placed and written. What needs more stays a loop,
+which a runtime computes in float."""
+
+_COPIES = frozenset(["Identity", "Cast"])
+"""Operators behind which a condition is the same."""
+
+
+def inline_ifs(model: ir.Model) -> int:
+    """Replace each If with a constant condition by the nodes of the branch that it chooses.
+
+    Nodes and tensors keep their names where no other graph of the model has the same: branches
+    may use a name twice, one graph may not. What the node wrote is written by an Identity.
+
+    Returns:
+        The number of replaced nodes.
+    """
+    chosen = [node for node in _nodes(model.graph, "If") if _condition(node) is not None]
+    if chosen:
+        inliner = _Inliner(model)
+        for node in chosen:
+            branch = node.attributes["then_branch" if _condition(node) else "else_branch"]
+            inliner.put_in_place(node, inliner.move(node, branch.as_graph()))
+    return len(chosen)
+
+
+def unroll_loops(model: ir.Model, most: int = MOST_UNROLLED) -> int:
+    """Replace each Loop and Scan whose number of turns is known by its turns.
+
+    A Loop turns so often as its first input says, if no condition that is computed ends it; a Scan
+    once for each part of its inputs. Turns share the constants of the body.
+
+    Args:
+        model: Changed in place.
+        most: The number of nodes that all turns may have; loops that need more stay.
+
+    Returns:
+        The number of nodes that the turns have.
+    """
+    inliner, written = _Inliner(model), 0
+    for node in _nodes(model.graph, "Loop", "Scan"):
+        body = next(bodies(node), None)
+        turns = None if body is None else _turns(node, body)
+        if body is None or turns is None:
+            continue
+        size = turns * sum(1 for _ in nodes_of(body))
+        if written + size > most:
+            continue
+        written += max(size, 1)
+        unroll = _unrolled_loop if node.op_type == "Loop" else _unrolled_scan
+        inliner.put_in_place(node, unroll(inliner, node, body, turns))
+    return written
+
+
+def choose_results(editor: Editor, node: ir.Node) -> None:
+    """Compute both branches of an If, and choose between their results.
+
+    Raises:
+        Unsupported: Their results do not have the same known shapes.
+    """
+    branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
+    condition = input_value(node, 0)
+    if any(len(branch.outputs) != len(node.outputs) for branch in branches):
+        raise Unsupported("its branches have other results than it")
+    if condition is None:
+        raise Unsupported("it has no condition")
+    for first, second in zip(*(branch.outputs for branch in branches), strict=True):
+        _check_choice(condition, first, second)
+    inliner = _Inliner(editor.model, editor.names)
+    chosen = [inliner.move(node, branch) for branch in branches]
+    pairs = zip(*chosen, strict=True)
+    results = [inliner.choice(node, condition, *pair) for pair in pairs]
+    editor.put_results_in_place(node, results)
+
+
+def choose_turns(editor: Editor, node: ir.Node) -> None:
+    """Compute all turns that a Loop may have, and keep its values from where its condition ends it.
+
+    Raises:
+        Unsupported: The number of turns has no bound or is large, turns are collected, or a value
+            changes its shape.
+    """
+    body = next(bodies(node), None)
+    most = constant_array(input_value(node, 0))
+    if body is None or most is None or most.size != 1:
+        raise Unsupported("the number of its turns has no bound")
+    turns, states = int(most.item()), list(node.inputs[2:])
+    if turns < 1:
+        raise Unsupported("it never turns")
+    if turns * sum(1 for _ in nodes_of(body)) > MOST_UNROLLED:
+        raise Unsupported(f"its turns would be more than {MOST_UNROLLED} nodes")
+    if len(node.outputs) != len(states) or any(state is None for state in states):
+        raise Unsupported("it collects a value of each turn, as many as it turns")
+    inliner = _Inliner(editor.model, editor.names)
+    inliner.share_constants(node, body)
+    goes_on = input_value(node, 1) or inliner.constant(node, np.array(True))
+    values, choices = cast("list[ir.Value]", states), []
+    for turn in range(turns):
+        given = (inliner.count(node, body, turn), goes_on, *values)
+        condition, *new = inliner.turn(node, body, given)
+        triples = [(goes_on, *pair) for pair in zip(new, values, strict=True)]
+        values = [inliner.choice(node, *triple) for triple in triples]
+        choices += triples
+        goes_on = inliner.node(node, "And", [goes_on, condition])
+    editor.model.graph.sort()
+    infer_shapes(editor.model)
+    for triple in choices:
+        _check_choice(*triple)
+    editor.put_results_in_place(node, values)
+
+
+def _check_choice(condition: ir.Value, first: ir.Value, second: ir.Value) -> None:
+    """Raise if a Where would broadcast one of the values, or to the axes of the condition."""
+    asked, shape = condition.shape, first.shape
+    if asked is None or any(length != 1 for length in asked):
+        raise Unsupported("its condition has an unknown shape")
+    if shape is None or shape != second.shape or len(shape) < len(asked):
+        raise Unsupported("its bodies may give different shapes")
+
+
+def _unrolled_loop(inliner: _Inliner, node: ir.Node, body: ir.Graph, turns: int) -> list[ir.Value]:
+    inliner.share_constants(node, body)
+    goes_on = inliner.constant(node, np.array(True))
+    values = [cast("ir.Value", value) for value in node.inputs[2:]]
+    collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(values) :]]
+    for turn in range(turns):
+        given = (inliner.count(node, body, turn), goes_on, *values)
+        results = inliner.turn(node, body, given)[1:]
+        values, parts = results[: len(values)], results[len(values) :]
+        for each, part in zip(collected, parts, strict=True):
+            each.append(part)
+    return [*values, *(inliner.stack(node, parts, 0) for parts in collected)]
+
+
+def _unrolled_scan(inliner: _Inliner, node: ir.Node, body: ir.Graph, turns: int) -> list[ir.Value]:
+    inliner.share_constants(node, body)
+    inputs = [cast("ir.Value", value) for value in node.inputs]
+    count = len(inputs) - _scanned(node)
+    values, read = inputs[:count], inputs[count:]
+    collected: list[list[ir.Value]] = [[] for _ in body.outputs[count:]]
+    backwards = _listed(node, "scan_input_directions", len(read))
+    axes = _listed(node, "scan_input_axes", len(read))
+    for turn in range(turns):
+        parts = [
+            inliner.part(node, value, axis, turns - 1 - turn if is_back else turn)
+            for value, axis, is_back in zip(read, axes, backwards, strict=True)
+        ]
+        results = inliner.turn(node, body, (*values, *parts))
+        values = results[:count]
+        for each, result in zip(collected, results[count:], strict=True):
+            each.append(result)
+    axes = _listed(node, "scan_output_axes", len(collected))
+    backwards = _listed(node, "scan_output_directions", len(collected))
+    written = zip(collected, axes, backwards, strict=True)
+    return [
+        *values,
+        *(inliner.stack(node, p[::-1] if is_back else p, axis) for p, axis, is_back in written),
+    ]
+
+
+def _nodes(graph: ir.Graph, *op_types: str) -> list[ir.Node]:
+    """List the nodes of some types, of a graph and of all bodies; those inside one before it."""
+    found = []
+    for node in graph:
+        for body in bodies(node):
+            found += _nodes(body, *op_types)
+        if node.op_type in op_types and node.domain == "":
+            found.append(node)
+    return found
+
+
+def _condition(node: ir.Node) -> bool | None:
+    """Return the condition of an If; None where it is not known."""
+    array = constant_array(input_value(node, 0))
+    branches = {name for name, each in node.attributes.items() if not each.is_ref()}
+    if array is None or array.size != 1 or not {"then_branch", "else_branch"} <= branches:
+        return None
+    return bool(array.item())
+
+
+def _turns(node: ir.Node, body: ir.Graph) -> int | None:
+    """Return how often a body runs; None where that is not known, or there is nothing to stack."""
+    is_loop = node.op_type == "Loop"
+    given = node.inputs[2:] if is_loop else node.inputs
+    states = len(given) - (0 if is_loop else _scanned(node))
+    reads, writes = (2, 1) if is_loop else (0, 0)  # number of the turn and condition; condition
+    fits = len(body.inputs) == reads + len(given) and (
+        len(body.outputs) == writes + len(node.outputs)
+    )
+    if not fits or None in given or not 0 <= states <= len(node.outputs):
+        return None
+    turns = _loop_turns(node, body) if is_loop else _scan_turns(node)
+    return None if turns == 0 and len(node.outputs) > states else turns
+
+
+def _loop_turns(node: ir.Node, body: ir.Graph) -> int | None:
+    turns = constant_array(input_value(node, 0))
+    given = input_value(node, 1)
+    begins = np.array(True) if given is None else constant_array(given)
+    if turns is None or turns.size != 1:
+        return None
+    if turns.item() <= 0:
+        return 0
+    if begins is None or begins.size != 1:
+        return None
+    condition: ir.Value | None = body.outputs[0]
+    while condition is not None and (maker := condition.producer()) is not None:
+        if maker.op_type not in _COPIES or maker.domain != "":
+            break
+        condition = input_value(maker, 0)
+    known = None if condition is None else ir.convenience.get_const_tensor(condition)
+    stays = None if known is None else known.numpy()
+    if stays is None and condition is not body.inputs[1]:
+        return None
+    wanted = int(turns.item()) if begins.item() else 0
+    return min(wanted, 1) if stays is not None and not stays.all() else wanted
+
+
+def _scanned(node: ir.Node) -> int:
+    return int(node.attributes.get_int("num_scan_inputs", 0) or 0)
+
+
+def _scan_turns(node: ir.Node) -> int | None:
+    """Return the length that all inputs have along the axes that are scanned."""
+    count = _scanned(node)
+    lengths = set()
+    axes = _listed(node, "scan_input_axes", count)
+    for value, axis in zip(node.inputs[len(node.inputs) - count :], axes, strict=False):
+        shape = None if value is None else value.shape
+        if shape is None or not -len(shape) <= axis < len(shape):
+            return None
+        lengths.add(shape[axis])
+    turns = lengths.pop() if len(lengths) == 1 else None
+    return turns if isinstance(turns, int) else None
+
+
+def _listed(node: ir.Node, name: str, count: int) -> list[int]:
+    """Return an attribute of Scan, a number for each value; 0 where it is left out."""
+    given = list(node.attributes.get_ints(name, ()))
+    return [int(each) for each in given] if len(given) == count else [0] * count
+
+
+class _Inliner:
+    """Moves what bodies hold in front of their nodes, under names that no other graph has."""
+
+    def __init__(self, model: ir.Model, names: Names | None = None) -> None:
+        self._used = Counter(value.name for graph in graphs_of(model) for value in _values(graph))
+        self._names = names or Names(self._used, first=1)
+        self._opset = model.opset_imports.get("", 0)
+
+    def move(self, node: ir.Node, body: ir.Graph) -> list[ir.Value]:
+        """Move the content of a body in front of its node; return its results."""
+        parent = cast("ir.Graph", node.graph)
+        results, moved = list(body.outputs), list(body)
+        body.outputs.clear()
+        self.share_constants(node, body)
+        # onnx-ir lets a node or constant belong to one graph only.
+        body.remove(moved)
+        self._rename(value for each in moved for value in each.outputs)
+        parent.insert_before(node, moved)
+        return results
+
+    def turn(self, node: ir.Node, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
+        """Put a copy of a body in front of its node, for what it is given; return its results."""
+        copy = body.clone(allow_outer_scope_values=True)
+        self._used.update(value.name for value in _values(copy))
+        inputs = dict(zip(copy.inputs, given, strict=True))
+        results = self.move(node, copy)
+        for value, put in inputs.items():
+            value.replace_all_uses_with(put)
+        return [inputs.get(value, value) for value in results]
+
+    def share_constants(self, node: ir.Node, body: ir.Graph) -> None:
+        """Move the constants of a body to the graph of its node."""
+        constants = list(body.initializers.values())
+        body.initializers.clear()
+        self._rename(constants)
+        for value in constants:
+            cast("ir.Graph", node.graph).register_initializer(value)
+
+    def count(self, node: ir.Node, body: ir.Graph, turn: int) -> ir.Value:
+        """Return the number of a turn, in the shape that the body reads."""
+        shape = body.inputs[0].shape
+        return self.constant(node, np.full((1,) * len(shape or ()), turn, np.int64))
+
+    def part(self, node: ir.Node, value: ir.Value, axis: int, index: int) -> ir.Value:
+        """Take what stands at one place of an axis, which goes."""
+        place = self.constant(node, np.array(index, np.int64))
+        return self.node(node, "Gather", [value, place], [ir.AttrInt64("axis", axis)])
+
+    def stack(self, node: ir.Node, parts: Sequence[ir.Value], axis: int) -> ir.Value:
+        """Stack values along a new axis."""
+        joined = [self._with_axis(node, part, axis) for part in parts]
+        return self.node(node, "Concat", joined, [ir.AttrInt64("axis", axis)])
+
+    def choice(
+        self, node: ir.Node, condition: ir.Value, first: ir.Value, second: ir.Value
+    ) -> ir.Value:
+        """Choose between two values of one shape."""
+        result = self.node(node, "Where", [condition, first, second])
+        result.type, result.shape = first.type or second.type, first.shape
+        maker = cast("ir.Node", result.producer())
+        maker.metadata_props[PART_KEY] = ""  # none of its own: what was in bodies is normalized
+        return result
+
+    def constant(self, node: ir.Node, array: np.ndarray) -> ir.Value:
+        """Add a constant to the graph of a node."""
+        name = self._names.fresh(f"{node.name}_constant")
+        value = ir.val(name, const_value=ir.Tensor(array, name=name))
+        cast("ir.Graph", node.graph).register_initializer(value)
+        return value
+
+    def node(
+        self,
+        node: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        attributes: Sequence[ir.Attr] = (),
+    ) -> ir.Value:
+        """Add a node in front of another, and return what it writes."""
+        made = ir.Node("", op_type, inputs, attributes, name=f"{node.name}_{op_type}")
+        made.outputs[0].name = self._names.fresh(str(made.name))
+        cast("ir.Graph", node.graph).insert_before(node, made)
+        return made.outputs[0]
+
+    def put_in_place(self, node: ir.Node, results: Sequence[ir.Value]) -> None:
+        """Write results under the names that a node gave them, and remove the node."""
+        parent = cast("ir.Graph", node.graph)
+        pairs = zip(results, node.outputs, strict=True)
+        read = [each for each in pairs if each[1].uses() or each[1].is_graph_output()]
+        parent.insert_before(node, [self._copy(node, *pair) for pair in read])
+        parent.remove(node, safe=True)
+        for body in bodies(node):
+            _release(body)  # else what is gone would still count as a reader
+
+    def _copy(self, node: ir.Node, source: ir.Value, written: ir.Value) -> ir.Node:
+        """Make a node that writes a result under the name that the node gave it."""
+        copy = ir.Node("", "Identity", [source], name=node.name)
+        (result,) = copy.outputs
+        result.type = source.type or written.type
+        result.shape = source.shape if source.shape is not None else written.shape
+        name = written.name
+        written.replace_all_uses_with(result, replace_graph_outputs=True)
+        written.name, result.name = self._names.fresh(f"{name}_if"), name
+        return copy
+
+    def _with_axis(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
+        if self._opset < _AXES_ARE_INPUT:
+            return self.node(node, "Unsqueeze", [value], [ir.AttrInt64s("axes", [axis])])
+        return self.node(node, "Unsqueeze", [value, self.constant(node, np.array([axis]))])
+
+    def _rename(self, values: Iterable[ir.Value]) -> None:
+        """Give values names that no other graph has."""
+        for value in values:
+            # Bodies may write one name; the last that is inlined keeps it.
+            if value.name and self._used[value.name] > 1:
+                self._used[value.name] -= 1
+                value.name = self._names.fresh(value.name)
+
+
+_AXES_ARE_INPUT = 13
+"""From this opset on the axes of Unsqueeze are an input."""
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the values that a graph defines."""
+    yield from dict.fromkeys((*graph.inputs, *graph.initializers.values()))
+    for node in graph:
+        yield from node.outputs
+
+
+def _release(graph: ir.Graph) -> None:
+    """Let the nodes of a body that does not run read nothing."""
+    graph.outputs.clear()
+    for node in list(nodes_of(graph)):
+        for body in bodies(node):
+            body.outputs.clear()
+        for slot in range(len(node.inputs)):
+            node.replace_input_with(slot, None)
