@@ -146,8 +146,9 @@ class _Masks:
     def part(self, step: Step, name: str, shape: Shape) -> Tensor:
         """Name a result on the way to that of a step."""
         result = step.outputs[0]
-        names = {"name": f"{result.name}_{name}", "value": f"{result.value}_{name}"}
-        return replace(result, **names, shape=shape, plain=_FLOAT, end=None)
+        end = f"_{name}"
+        named = replace(result, name=result.name + end, value=result.value + end)
+        return replace(named, shape=shape, plain=_FLOAT, end=None)
 
     def cast(self, step: Step) -> None:
         """Write a Cast: to truth values what is not 0 is 1, to others nothing changes."""
