@@ -299,6 +299,9 @@ _MODES = {"linear": 2, "bilinear": 2, "nearest": 1}
 _EXACT = 2**24
 """Up to here each whole number is a float32."""
 
+_PLACES_END = 2**63
+"""No int64 is a place from here on."""
+
 
 def expand_grid_sample(editor: Editor, node: ir.Node) -> None:
     """Expand GridSample of images.
@@ -329,6 +332,7 @@ def expand_grid_sample(editor: Editor, node: ir.Node) -> None:
         pads = written.integers(0, 0, 1, 1, 0, 0, 1, 1)
         data = written("Pad", data, pads, shape=[batch, channels, *padded])
     table = written.reshape(written.transpose(data, (0, 2, 3, 1)), [-1, channels])
+    grid = _countable(written, grid, image, options)
     lines = [_pixels(written, grid, axis, image[1 - axis], border, options) for axis in (0, 1)]
     places = [written.length(grid, axis) for axis in range(3)]
     first = _first_rows(written, written.length(data, 0), padded[0] * padded[1])
@@ -345,6 +349,18 @@ def expand_grid_sample(editor: Editor, node: ir.Node) -> None:
     for part in parts[1:]:
         result = written("Add", result, part)
     written.put(written.transpose(result, (0, 3, 1, 2)))
+
+
+def _countable(
+    written: Composite, grid: ir.Value, image: list[int], options: GridSample
+) -> ir.Value:
+    """Move places without an int64, such as NaN, to where an image begins, as ONNX Runtime does."""
+    sizes = np.array(image[::-1], np.float64) - options.align_corners
+    with np.errstate(divide="ignore"):  # of one pixel every place is it
+        ends = written.constant((2.0 * _PLACES_END / sizes).astype(np.float32))
+    away = written("Abs", grid, shape=axes_of(grid))
+    is_near = written("Less", away, ends, dtype=ir.DataType.BOOL)
+    return written("Where", is_near, grid, _number(written, -1.0), dtype=grid.dtype)
 
 
 _Pixels = list[tuple[ir.Value, ir.Value | None]]
