@@ -170,6 +170,15 @@ FORMS: dict[str, Callable[[ModelBuilder, str], str | tuple[str, ...]]] = {
         "GatherElements", x, b.constant(np.arange(480).reshape(2, 8, 5, 6) % 8 - 4), axis=2
     ),
     "GatherND": lambda b, x: b.node("GatherND", x, b.constant(np.array([[0, -1], [1, 2]]))),
+    "GatherND of samples": lambda b, x: b.node(
+        "GatherND", x, b.constant(np.array([[[-1], [3], [0]], [[2], [2], [-8]]])), batch_dims=1
+    ),
+    "GatherND of rows": lambda b, x: b.node(
+        "GatherND",
+        x,
+        b.with_axes("Unsqueeze", b.node("ArgMax", x, axis=2, keepdims=0), [-1]),
+        batch_dims=2,
+    ),
     "IsNaN": lambda b, x: b.node("IsNaN", b.node("Sqrt", x)),
     "LRN": lambda b, x: b.node("LRN", x, size=3, alpha=0.3, beta=0.6, bias=1.5),
     "Mod": lambda b, x: b.node("Mod", x, b.scalar(1.5), fmod=1),

@@ -316,13 +316,15 @@ def expand_grid_sample(editor: Editor, node: ir.Node) -> None:
     lengths = [] if data is None else axes_of(data) or []
     if data is None or grid is None or len(lengths) != 4:
         raise Unsupported("it samples no image of two axes, or one of unknown rank")
-    batch, *sizes = lengths
+    sizes = lengths[1:]
     if any(each.dtype is not ir.DataType.FLOAT for each in (data, grid)):
         raise Unsupported("it samples other numbers than float32")
     known = [size for size in sizes if isinstance(size, int)]
     if len(known) != 3 or axes_of(grid) is None:
         raise Unsupported("the sizes of its image are not known")
     channels, *image = known
+    batches = [axes[0] for axes in (lengths, axes_of(grid) or [None])]
+    batch = next((length for length in batches if isinstance(length, int)), lengths[0])
     border = int(options.padding_mode == "zeros")
     padded = [size + 2 * border for size in image]
     rows = padded[0] * padded[1] * (batch if isinstance(batch, int) else 1)
@@ -331,18 +333,22 @@ def expand_grid_sample(editor: Editor, node: ir.Node) -> None:
     if border:
         pads = written.integers(0, 0, 1, 1, 0, 0, 1, 1)
         data = written("Pad", data, pads, shape=[batch, channels, *padded])
-    table = written.reshape(written.transpose(data, (0, 2, 3, 1)), [-1, channels])
+    table = written.transpose(data, (0, 2, 3, 1))
+    if isinstance(batch, int):
+        table = written.reshape(table, [-1, channels])
+    else:  # each sample gathers in its own
+        whole = [batch, padded[0] * padded[1], channels]
+        table = written("Reshape", table, written.integers(0, -1, channels), shape=whole)
     grid = _countable(written, grid, image, options)
     lines = [_pixels(written, grid, axis, image[1 - axis], border, options) for axis in (0, 1)]
-    places = [written.length(grid, axis) for axis in range(3)]
-    first = _first_rows(written, written.length(data, 0), padded[0] * padded[1])
+    first = _first_rows(written, batch, padded[0] * padded[1])
     parts = []
     for x, along in lines[0]:
         for y, down in lines[1]:
             row = _plus(written, written("Mul", y, _number(written, padded[1])), x)
             row = written("Cast", row, shape=axes_of(row), dtype=ir.DataType.INT64, to=7)
             row = row if first is None else written("Add", row, first)
-            found = _gather(written, table, written.reshape(row, places), channels)
+            found = _gather(written, table, row, channels)
             share = along if down is None or along is None else written("Mul", along, down)
             parts.append(found if share is None else written("Mul", found, share))
     result = parts[0]
@@ -428,13 +434,18 @@ def _number(written: Composite, value: float) -> ir.Value:
     return written.constant(np.array(value, np.float32))
 
 
-def _first_rows(written: Composite, batch: Length, pixels: int) -> ir.Value | None:
-    """Return the first row of each image of the batch; None where there is one image."""
-    if batch == 1:
+def _first_rows(
+    written: Composite, batch: int | ir.SymbolicDim | None, pixels: int
+) -> ir.Value | None:
+    """Return the first row of each image of the batch; None where a table has one image."""
+    if batch == 1 or not isinstance(batch, int):
         return None
-    return written("Mul", count_up(written, batch, [-1, 1, 1, 1]), written.integers(pixels))
+    return written.constant(pixels * np.arange(batch).reshape(-1, 1, 1, 1))
 
 
 def _gather(written: Composite, table: ir.Value, rows: ir.Value, channels: int) -> ir.Value:
-    shape = [*(axes_of(rows) or []), channels]
-    return written("Gather", table, rows, shape=shape, axis=0)
+    shape = [*(axes_of(rows) or [])[:-1], channels]
+    if len(axes_of(table) or []) == 2:
+        places = written.reshape(rows, [written.length(rows, axis) for axis in range(3)])
+        return written("Gather", table, places, shape=shape, axis=0)
+    return written("GatherND", table, rows, shape=shape, batch_dims=1)

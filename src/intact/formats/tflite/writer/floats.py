@@ -22,7 +22,7 @@ from intact.formats.tflite.writer.builder import (
     add_cast,
     type_of,
 )
-from intact.formats.tflite.writer.moves import add_transpose
+from intact.formats.tflite.writer.moves import add_reshape, add_transpose
 from intact.graph import constant_array, is_constant
 from intact.ops.operators import LRN, CumSum, GatherND, Mod, Reduce, ScatterND
 from intact.program import Array, Shape, Step, Tensor
@@ -236,10 +236,17 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
 
 @NODE_WRITERS.register("GatherND")
 def _gather_nd(node: _Node) -> None:
-    """Write GatherND: GATHER_ND."""
-    if GatherND.of(node.node).batch_dims:
-        raise Unsupported("it gathers by sample")
-    count = node.operand(1).shape[-1]
+    """Write GatherND: GATHER_ND, or GATHER where samples have indices of their own."""
+    shared, count = GatherND.of(node.node).batch_dims, node.operand(1).shape[-1]
+    if shared and count != 1:
+        raise Unsupported("it gathers by sample along several axes")
+    if shared:
+        places = _places(node, 1, node.data.shape[shared : shared + 1])
+        rows = node.part(places.shape[:-1], type_of(places))
+        add_reshape(node.builder, places, rows)
+        fields = {"axis": shared, "batchDims": shared}
+        node.add("GATHER", (node.data, rows), node.result, options="GatherOptions", **fields)
+        return
     places = _places(node, 1, node.data.shape[:count])
     row = _SELECTIONS[node.node.op_type]
     node.add(row.code, (node.data, places), node.result, options=row.table)
