@@ -249,7 +249,18 @@ def sampled(mode: str, padding: str, corners: int, opset: int = 20, width: int =
     return Case("GridSample", (numbers(2, 3, 5, width), grid), attributes, opset)
 
 
+def between(corners: int, width: int) -> Case:
+    """Places between two pixels, in the image and far beyond its edges."""
+    ties = np.arange(-2 * width, 3 * width, dtype=np.float32) + np.float32(0.5)
+    grid = np.zeros((2, 3, len(ties), 2), np.float32)
+    grid[..., 0] = 2 * ties / (width - 1) - 1 if corners else (2 * ties + 1) / width - 1
+    attributes = {"mode": "nearest", "padding_mode": "reflection", "align_corners": corners}
+    return Case("GridSample", (numbers(2, 3, 5, width), grid), attributes, 20)
+
+
 SAMPLED = [
+    between(0, 4),
+    between(1, 5),  # steps that floats hold exactly
     sampled("linear", "zeros", 0),
     sampled("linear", "zeros", 1),
     sampled("linear", "border", 0),

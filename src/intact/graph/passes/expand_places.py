@@ -391,12 +391,14 @@ def _pixels(
         place = written("Mul", place, number(size / 2))
         place = written("Sub", place, number(0.5))
         ends = (-0.5, size - 0.5)
+    is_nearest = _MODES[options.mode] == 1
+    if is_nearest:  # before it is reflected, which turns ties around
+        place = written("Round", place, shape=axes_of(place))
     if options.padding_mode == "reflection":
         place = _reflected(written, place, *ends)
     place = _within(written, place, -border, size - 1 + border)
-    if _MODES[options.mode] == 1:
-        pixel = written("Round", place, shape=axes_of(place))
-        return [(_plus(written, pixel, border), None)]
+    if is_nearest:
+        return [(_plus(written, place, border), None)]
     pixel = written("Floor", place, shape=axes_of(place))
     share = written("Sub", place, pixel)
     pixel = _plus(written, pixel, border)
