@@ -253,6 +253,16 @@ def test_nodes_in_float_give_what_onnx_runtime_does(form: str) -> None:
             np.testing.assert_allclose(found[value.name], expected, rtol=2e-6, atol=2e-6)
 
 
+def test_the_magnitude_of_a_constant_is_no_operator() -> None:
+    b = ModelBuilder(17)
+    x = b.node("MatMul", b.input("x", [1, 6, 8]), b.weight(8, 8))
+    b.node("Mod", x, b.constant(np.linspace(-1, 2, 6, dtype=np.float32)[:, None]), fmod=1, out="y")
+    b.output("y", [1, 6, 8])
+    plan = planned(b.build(), "tflite", Overrides(keep_float=("MatMul", "Mod")))
+    content = FORMATS["tflite"].writer.write(plan, Io.FLOAT).files["model.int8.tflite"]  # type: ignore[attr-defined]
+    assert operators_of(content).count("ABS") == 1
+
+
 def test_what_types_cannot_hold_is_refused() -> None:
     b = ModelBuilder(17)
     x = b.node("MatMul", b.input("x", ["batch", 6, 8]), b.weight(8, 8))

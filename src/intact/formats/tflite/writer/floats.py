@@ -404,7 +404,13 @@ def _modulo(node: _Node) -> None:
     if type_of(data).kind != "f":
         raise Unsupported("its integers keep the dividend's sign")
     sign = node.between("SIGN", data)
-    magnitudes = [node.between("ABS", each, options="AbsOptions") for each in (data, divisor)]
+    # What is made of a constant alone has no batch, and readers would look for it.
+    magnitudes = [
+        node.between("ABS", each, options="AbsOptions")
+        if each.data is None
+        else node.number(np.abs(each.data))
+        for each in (data, divisor)
+    ]
     shape = node.result.shape
     rest = node.between(row.code, *magnitudes, options=row.table, shape=shape)
     node.add("MUL", (sign, rest), node.result, options="MulOptions")
