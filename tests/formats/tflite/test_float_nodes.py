@@ -275,6 +275,29 @@ def test_what_types_cannot_hold_is_refused() -> None:
         write_tflite(program)
 
 
+def _without_operator(b: ModelBuilder, x: str) -> str:
+    first, second = (b.node("Greater", x, b.scalar(each)) for each in (0.0, 0.5))
+    return b.node("Cast", b.node("Xor", first, second, name="odd"), to=TensorProto.FLOAT)
+
+
+def _refused_as_it_is_written(b: ModelBuilder, x: str) -> str:
+    whole = b.node("Cast", b.node("Greater", x, b.scalar(0.5)), to=TensorProto.INT64)
+    rest = b.node("Mod", whole, b.constant(np.int64(2)), fmod=1, name="odd")
+    return b.node("Cast", rest, to=TensorProto.FLOAT)
+
+
+@pytest.mark.parametrize("make", [_without_operator, _refused_as_it_is_written])
+def test_refusals_name_the_node_and_not_the_first_of_its_step(
+    make: Callable[[ModelBuilder, str], str],
+) -> None:
+    b = ModelBuilder(17)
+    x = b.node("MatMul", b.input("x", [1, 6, 8]), b.weight(8, 8))
+    b.output(b.node("MatMul", x, b.weight(8, 4)), [1, 6, 4])
+    b.output(make(b, x), [1, 6, 8])
+    with pytest.raises(ExportError, match="TFLite cannot hold 'odd': "):
+        intact.quantize(b.build(), _unread(), target="tflite", io="float")
+
+
 def test_what_micro_lacks_is_refused() -> None:
     b = ModelBuilder(17)
     x = b.node("MatMul", b.input("x", ["batch", 6, 8]), b.weight(8, 8))

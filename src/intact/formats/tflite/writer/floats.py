@@ -144,30 +144,45 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
     known = dict(zip(operation.inputs, step.inputs, strict=True))
     results = dict(zip(operation.outputs, step.outputs, strict=True))
     for node in operation.nodes:
-        is_row = node.op_type not in NODE_WRITERS
-        slots = range(len(node.inputs))
-        # Operators of a row have no optional operands: `_operand` refuses what is absent.
-        operands = [
-            None if not is_row and node.inputs[slot] is None
-            else _operand(node, slot, known, builder)
-            for slot in slots
-        ]  # fmt: skip
-        # What lies between shares the batch of one of them.
-        like = next(each for each in (*operands, *step.outputs) if each is not None)
-        made = [
-            # ONNX leaves out the name of a result that nobody reads.
-            (results.get(value) or _between(value, like, builder)) if value.name else None
-            for value in node.outputs
-        ]
-        known.update(zip(node.outputs, made, strict=True))
-        types = _CAST_TYPES if node.op_type == "Cast" else _TYPES
-        for tensor in (*operands, *made):
-            if tensor is not None and type_of(tensor).name not in types:
-                raise Unsupported(f"{tensor.name!r} is {type_of(tensor)}, not for {node.op_type}")
-        if is_row:
-            _write_row(_Node(node, operands, made, builder))
-        else:
-            NODE_WRITERS[node.op_type](_Node(node, operands, made, builder))
+        try:
+            _write_node(node, known, results, step, builder)
+        except Unsupported as reason:  # the step has the name of the first
+            reason.node = reason.node or str(node.name)
+            raise
+
+
+def _write_node(
+    node: ir.Node,
+    known: dict[ir.Value, Tensor | None],
+    results: Mapping[ir.Value, Tensor],
+    step: Step,
+    builder: FileBuilder,
+) -> None:
+    """Write a node; add its results to what is known."""
+    is_row = node.op_type not in NODE_WRITERS
+    slots = range(len(node.inputs))
+    # Operators of a row have no optional operands: `_operand` refuses what is absent.
+    operands = [
+        None if not is_row and node.inputs[slot] is None
+        else _operand(node, slot, known, builder)
+        for slot in slots
+    ]  # fmt: skip
+    # What lies between shares the batch of one of them.
+    like = next(each for each in (*operands, *step.outputs) if each is not None)
+    made = [
+        # ONNX leaves out the name of a result that nobody reads.
+        (results.get(value) or _between(value, like, builder)) if value.name else None
+        for value in node.outputs
+    ]
+    known.update(zip(node.outputs, made, strict=True))
+    types = _CAST_TYPES if node.op_type == "Cast" else _TYPES
+    for tensor in (*operands, *made):
+        if tensor is not None and type_of(tensor).name not in types:
+            raise Unsupported(f"{tensor.name!r} is {type_of(tensor)}, not for {node.op_type}")
+    if is_row:
+        _write_row(_Node(node, operands, made, builder))
+    else:
+        NODE_WRITERS[node.op_type](_Node(node, operands, made, builder))
 
 
 def _write_row(node: _Node) -> None:
