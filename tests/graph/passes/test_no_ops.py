@@ -128,8 +128,8 @@ def test_choices_that_are_always_the_same(
 
 def test_a_choice_between_unnamed_lengths_stays() -> None:
     b = ModelBuilder(17)
-    x, other = b.input("x", [None, 3]), b.input("other", [None, 3])
-    sides = [b.node("Relu", each) for each in (x, other)]
+    unnamed: Any = None
+    sides = [b.input(name, [unnamed, 3]) for name in ("x", "other")]
     b.output(b.node("Neg", b.node("Where", b.constant(np.ones(3, bool)), *sides)))
     assert "Where" in {node.op_type for node in normalize(b.build()).nodes}
 

@@ -109,7 +109,7 @@ def _always_chosen(node: ir.Node) -> ir.Value | None:
     if data is None or data.shape is None or rest is None or rest.shape is None:
         return None
     lengths = [length if isinstance(length, int) else length.value for length in rest.shape]
-    is_known = None not in lengths  # lengths without a name may differ
+    is_known = all(lengths)  # lengths without a name may differ
     fits = _fits_in(condition.shape, data.shape) and _fits_in(lengths, data.shape)
     return data if is_known and fits else None
 
