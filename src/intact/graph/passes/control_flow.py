@@ -322,7 +322,12 @@ class _Inliner:
         self, node: ir.Node, condition: ir.Value, first: ir.Value, second: ir.Value
     ) -> ir.Value:
         """Choose between two values of one shape."""
-        result = self.node(node, "Where", [condition, first, second])
+        if ir.DataType.BOOL in (first.dtype, second.dtype):  # ONNX Runtime has no Where for it
+            parts = [(condition, first), (self.node(node, "Not", [condition]), second)]
+            inputs = [self.node(node, "And", pair) for pair in parts]
+            result = self.node(node, "Or", inputs)
+        else:
+            result = self.node(node, "Where", [condition, first, second])
         result.type, result.shape = first.type or second.type, first.shape
         maker = cast("ir.Node", result.producer())
         maker.metadata_props[PART_KEY] = ""  # none of its own: what was in bodies is normalized
