@@ -30,11 +30,12 @@ from intact.plan import (
     TensorEnd,
     quantizes,
 )
+from intact.plan.overrides import WIDEST_CODES
 from intact.plan.points import QuantPlace
 from intact.plan.widths import Missing, missing_operator, operator_notes, width_notes
 from intact.search.roundings import Roundings
 from intact.search.space import FLOAT, Candidate, Space
-from intact.search.strategy import WIDEST_CODES, Outline, Strategy, Threshold, has_integers
+from intact.search.strategy import Outline, Strategy, Threshold, has_integers
 from intact.search.strategy import threshold_of as threshold_of_scale
 from intact.search.structures import ChosenEnd, Grids, Structure
 

@@ -25,6 +25,7 @@ from intact.graph import Graph, Role, constant_array, input_role
 from intact.numerics.affine_params import QuantParams
 from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.given_scales import GIVEN
+from intact.plan.overrides import WIDEST_CODES
 from intact.plan.topology import decide, kept_float_entry
 from intact.plan.untie import RequantizeReason, requantized
 from intact.search.roundings import Roundings
@@ -33,10 +34,6 @@ from intact.targets import Target
 Threshold: TypeAlias = float | list[float]
 
 """One number, or one for each channel."""
-
-WIDEST_CODES = 16
-
-"""Wider integers are accumulators: the target decides their width."""
 
 
 def has_integers(config: TensorQuantConfig) -> bool:

@@ -183,7 +183,7 @@ class _Search:
     ) -> Array:
         """Return the noise of each candidate; infinite where few batches show that it is worse.
 
-        All are tried on one batch, and the best third of them, with the plan's own, on twice as
+        All are tried on one batch, and the best half of them, with the plan's own, on twice as
         many in all, and so on. Source: successive halving (Karnin, Koren, Somekh 2013).
         """
         alive, done = list(range(len(group.tried))), 0
@@ -194,7 +194,7 @@ class _Search:
                 powers[at] += self._powers(group, point, blocks, part, at)
             done += len(part)
             noise = {at: _ratios(powers[at]) for at in alive}
-            best = sorted(alive, key=noise.__getitem__)[: math.ceil(len(alive) / 3)]
+            best = sorted(alive, key=noise.__getitem__)[: math.ceil(len(alive) / 2)]
             alive = sorted({0, *best})
         found = np.full(len(powers), np.inf)
         found[list(noise)] = list(noise.values())
