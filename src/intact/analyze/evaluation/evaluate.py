@@ -25,6 +25,7 @@ from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
 from intact.engines.latency import latencies
+from intact.engines.session import FloatModel
 from intact.errors import DataError, ExportError, IntactError, UsageError
 from intact.formats.base.format import Deployed
 from intact.formats.registry import ONNX_QDQ
@@ -168,7 +169,7 @@ def evaluate_result(
         begin(samples.progress, "timing both models")
         _time(evaluation, models or Models(graph, result, threads), result, first, threads)
     judged = verdict(measured_by(evaluation, doubts=len(doubts)))
-    evaluation.verdict = _of_detector(judged, graph) if metric is None else judged
+    evaluation.verdict = judged if metric is not None else _of_detector(judged, graph, first)
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
 
@@ -179,11 +180,13 @@ def _length_watch(graph: Graph, samples: Samples, cluster: SampleMap | None) -> 
     return LengthWatch(samples, str(graph.outputs[0].name))
 
 
-def _of_detector(judged: Verdict, graph: Graph) -> Verdict:
+def _of_detector(judged: Verdict, graph: Graph, first: Batch) -> Verdict:
     """Leave open what decibels of boxes speak against: their order alone may have changed."""
     if judged.judgement in (Judgement.GOOD, Judgement.WRONG):
         return judged
-    if DetectionMetric.of_model(graph) is None:
+    metric = DetectionMetric.of_model(graph)
+    # A map of depths has the shape of boxes and scores together.
+    if metric is None or not metric.reads(FloatModel(graph).run(first)):
         return judged
     told = f"{judged}; its outputs look like boxes and scores: --metric detections tells more"
     return Verdict(Judgement.UNSURE, told)
