@@ -228,9 +228,10 @@ class _Search:
                 if block is not None:
                     powers[at_block] += block.powers(batch, array)
                 else:
-                    wanted = floats[batch].astype(np.float64)
-                    noise = np.square(array - wanted).sum()
-                    powers[at_block] += np.square(wanted).sum(), noise
+                    wanted = floats[batch]
+                    error = np.subtract(array, wanted, dtype=np.float64)
+                    signal = np.square(wanted, dtype=np.float64).sum()
+                    powers[at_block] += signal, np.square(error, out=error).sum()
         return powers
 
     def _candidates(
@@ -324,6 +325,7 @@ class Block:
         run: Computes the result of the last node.
         fed: What the nodes read in the quantized model but for the tensor, for each batch.
         wanted: The result in the float model, for each batch.
+        signal: Its power, for each batch.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -331,6 +333,7 @@ class Block:
     run: Run
     fed: list[Arrays]
     wanted: list[Array]
+    signal: list[float]
 
     @staticmethod
     def behind(plan: QuantizedGraph, walk: Walk, reader: ir.Node, slot: int) -> Block | None:
@@ -368,7 +371,8 @@ class Block:
         own = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
         run = walk.runner(nodes, constants)
         wanted = [run(arrays | own)[0] for arrays in floats]
-        return Block(nodes, value, run, [arrays | constants for arrays in fed], wanted)
+        signal = [float(np.square(array, dtype=np.float64).sum()) for array in wanted]
+        return Block(nodes, value, run, [arrays | constants for arrays in fed], wanted, signal)
 
     @property
     def name(self) -> str:
@@ -382,9 +386,9 @@ class Block:
             batch: Which one.
             array: The tensor of this batch.
         """
-        wanted = self.wanted[batch].astype(np.float64)
         found = self.run({**self.fed[batch], self.value: array})[0]
-        return float(np.square(wanted).sum()), float(np.square(found - wanted).sum())
+        error = np.subtract(found, self.wanted[batch], dtype=np.float64)
+        return self.signal[batch], float(np.square(error, out=error).sum())
 
 
 def _is_known(walk: Walk, node: ir.Node, but: ir.Value) -> bool:
