@@ -63,6 +63,18 @@ def test_the_last_batch_is_padded() -> None:
     assert [(len(batch["x"]), count) for batch, count in found.batches(4)] == [(4, 4), (4, 2)]
 
 
+def test_samples_of_one_shape_are_joined() -> None:
+    found = ChosenSamples()
+    for number, length in enumerate((2, 3, 2, 5, 3, 2)):
+        found.add({"x": np.full((1, length), number, np.float32)}, 1)
+    batches = list(found.batches(2))
+    assert sorted((batch["x"].shape, count) for batch, count in batches) == [
+        *(((2, 2), 1), ((2, 2), 2), ((2, 3), 2), ((2, 5), 1)),
+    ]
+    real = [row for batch, count in batches for row in batch["x"][:count, 0]]
+    assert sorted(real) == list(range(6))
+
+
 def test_feeds_are_kept_whole() -> None:
     """Inputs without an axis of samples, scalars too, keep the shapes that the model takes."""
     found = ChosenSamples(whole=True)

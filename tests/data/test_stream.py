@@ -112,6 +112,19 @@ def test_samples_of_different_shapes_come_one_by_one() -> None:
     assert open_samples(source, graph).labels() is None
 
 
+def test_samples_of_different_shapes_fill_the_batch_that_a_model_fixes() -> None:
+    graph = graph_of((4, "length"))
+    lengths = (3, 3, 5, 3)
+    source = [{"x0": np.full((2, n), k, np.float32)} for k, n in enumerate(lengths)]
+    source[2:2] = [{"x0": np.ones((0, 7), np.float32)}]
+    found = list(open_samples(source, graph).batches(4))
+    assert [(batch["x0"].shape, count) for batch, count in found] == [
+        *(((4, 3), 4), ((4, 5), 2), ((4, 3), 2)),
+    ]
+    real = [row for batch, count in found for row in batch["x0"][:count, 0]]
+    assert real == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 def test_large_samples_become_floats_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(("n", 3, 512, 1024))
     seen: list[int] = []

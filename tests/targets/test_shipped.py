@@ -80,6 +80,14 @@ def test_every_shipped_target_says_what_it_is(name: str) -> None:
     assert target.formats
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_sums_of_common_layers_do_not_wrap(name: str) -> None:
+    """None is known to have accumulators too narrow for the codes that it multiplies."""
+    target = load_target(name)
+    largest = (1 << target.activation.dtype.bits) * (1 << target.weight.dtype.bits - 1)
+    assert largest << 14 <= 1 << target.arithmetic_for("MatMul").accumulator.bits - 1
+
+
 def test_onnxruntime() -> None:
     target = load_target("onnxruntime")
     assert (target.activation.dtype, target.weight.dtype) == (DType.UINT8, DType.INT8)

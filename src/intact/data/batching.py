@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Batch = dict[str, npt.NDArray[Any]]
 """Arrays by name, samples along axis 0."""
+
+Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""Those of one sample's arrays, with their names."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -45,6 +48,15 @@ def cut(batch: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[Batch]:
         return
     for start in range(0, count, size):
         yield {name: array[start : start + size] for name, array in batch.items()}
+
+
+def shapes_of(batch: Mapping[str, npt.NDArray[Any]]) -> Shapes:
+    """Return the shapes of one sample: batches that have the same can be joined.
+
+    >>> shapes_of({"x": np.zeros((4, 2)), "rate": np.array(1)})
+    (('rate', ()), ('x', (2,)))
+    """
+    return tuple((name, batch[name].shape[1:]) for name in sorted(batch))
 
 
 def joined(batches: Sequence[dict[Key, npt.NDArray[Any]]]) -> dict[Key, npt.NDArray[Any]]:

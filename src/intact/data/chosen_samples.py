@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from intact.data.batching import Batch, joined, padded, sample_count
+from intact.data.batching import Batch, Shapes, joined, padded, sample_count, shapes_of
 from intact.limits import CHOSEN, CHOSEN_BYTES
 
 
@@ -88,24 +88,25 @@ class ChosenSamples:
         del self._sums[most:], self._numbers[most:], self._rows[most:]
 
     def batches(self, size: int, most: int = CHOSEN) -> Iterator[tuple[Batch, int]]:
-        """Yield batches of ``size`` samples in order of their checksums, the last one padded.
+        """Yield batches of ``size`` samples in order of their checksums, the last ones padded.
 
-        Samples that cannot be joined are batches of their own.
+        Samples that cannot be joined are batches of their own; of those of several shapes, each
+        batch has one.
 
         Args:
             size: What the model takes.
             most: Number of samples.
         """
-        waiting: list[Batch] = []
+        waiting: dict[Shapes, list[Batch]] = {}
         for rows in self._rows[:most]:
             if self._whole or any(not each.ndim or len(each) != 1 for each in rows.values()):
                 yield rows, sample_count(rows)
                 continue
-            waiting.append(rows)
-            if len(waiting) == size:
-                yield joined(waiting), size
-                waiting = []
-        if waiting:
-            rows = joined(waiting)
-            full = {name: padded(array, size) for name, array in rows.items()}
-            yield full, len(waiting)
+            shapes = shapes_of(rows)
+            alike = waiting.setdefault(shapes, [])
+            alike.append(rows)
+            if len(alike) == size:
+                yield joined(waiting.pop(shapes)), size
+        for alike in waiting.values():
+            full = {name: padded(array, size) for name, array in joined(alike).items()}
+            yield full, len(alike)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.data.arrays import as_array
-from intact.data.batching import Batch, joined, owned, padded, pieces
+from intact.data.batching import Batch, joined, owned, padded, pieces, shapes_of
 from intact.data.feeding import Carried, Feeding, Step, arrange_feeds, takes_feeds
 from intact.data.functions import describe
 from intact.data.images.reader import DecodedFolder, ImageFolder
@@ -341,9 +341,13 @@ class Samples:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")
 
     def _rebatch(self, size: int) -> Iterator[Batch]:
+        """Yield batches of a size; what waits before a sample of other shapes is a smaller one."""
         pending: list[Batch] = []
         waiting = 0
         for batch in self._read_checked():
+            if pending and shapes_of(batch) != shapes_of(pending[0]):
+                yield from [joined(pending)] if waiting else []
+                pending, waiting = [], 0
             pending.append(batch)
             waiting += len(next(iter(batch.values())))
             if waiting >= size:

@@ -32,6 +32,15 @@ def plain_type(value: ir.Value) -> np.dtype[Any]:
         return np.dtype(np.float32)
 
 
+def broadcast(first: Shape, second: Shape) -> Shape:
+    """Return the shape of two that broadcast; an open length meets 1 or itself."""
+    rank = max(len(first), len(second))
+    one, two = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (first, second))
+    return tuple(
+        b if a == 1 else a if b == 1 or a is not None else b for a, b in zip(one, two, strict=True)
+    )
+
+
 def has_rank(value: ir.Value) -> bool:
     """Whether the number of axes of a value is known."""
     return value.shape is not None

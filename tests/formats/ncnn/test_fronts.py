@@ -71,6 +71,23 @@ def _channels(b: ModelBuilder, x: str) -> str:
     return b.node("Reshape", b.node("Sigmoid", normal), b.ints(1, 96))
 
 
+def _read_twice(b: ModelBuilder, x: str) -> str:
+    """Axes in front that two nodes need, and one that needs them twice."""
+    parts = b.node("Reshape", b.node("Sin", x), b.ints(1, 2, 3, 16))
+    mean = b.node("ReduceMean", x, axes=[1], keepdims=1)
+    total = b.node("Mul", b.node("Add", parts, mean), mean)
+    both = b.node("Concat", total, total, axis=0)
+    return b.node("Reshape", b.node("Sin", both), b.ints(1, -1))
+
+
+def _read_as_made(b: ModelBuilder, x: str) -> str:
+    """A value that is made with an axis in front, and read so."""
+    turned = b.node("Transpose", b.node("Reshape", x, b.ints(6, 16)), perm=[1, 0])
+    row = b.node("Gather", turned, b.ints(3), axis=0)
+    product = b.node("MatMul", b.node("Transpose", row, perm=[1, 0]), row)
+    return b.node("Reshape", product, b.ints(1, -1))
+
+
 ONE: dict[str, Build] = {
     "heads": _heads,
     "tokens in front": _tokens_in_front,
@@ -78,6 +95,8 @@ ONE: dict[str, Build] = {
     "fewer axes": _fewer_axes,
     "a constant first": _constant_first,
     "windows": _windows,
+    "read twice": _read_twice,
+    "read as made": _read_as_made,
     "channels": _channels,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
@@ -15,6 +17,7 @@ pytestmark = pytest.mark.runtime_fact("ncnn")
 
 pytest.importorskip("ncnn")
 
+Masked = Callable[[ModelBuilder, str, str], str]
 LEAST = float(np.finfo(np.float32).min)
 
 
@@ -46,7 +49,44 @@ def _two(b: ModelBuilder, scores: str, mask: str) -> str:
     return b.node("Mul", scores, b.node("Where", allowed, b.scalar(1.1), b.scalar(0.3)))
 
 
-MASKED = {"added": _added, "filled": _filled, "two": _two}
+def _wide(b: ModelBuilder, scores: str, mask: str) -> str:
+    """Where whose zeros make the result as large as it is."""
+    zeros = b.constant(np.zeros((1, 6, 6), np.float32))
+    known = b.node("Cast", mask, to=TensorProto.BOOL)
+    chosen = b.node("Where", known, zeros, b.scalar(-5.0))
+    return b.node("MatMul", b.node("Softmax", chosen, axis=-1), scores)
+
+
+def _fixed(least: float, condition: np.ndarray, *, turned: bool = False) -> Masked:
+    """Where by a constant: of a decoder, or of a mask that all samples have alike."""
+
+    def build(b: ModelBuilder, scores: str, mask: str) -> str:
+        sides = (scores, b.scalar(least))
+        chosen = b.node("Where", b.constant(condition), *(sides[::-1] if turned else sides))
+        known = b.node("Cast", mask, to=TensorProto.FLOAT)
+        return b.node("Mul", b.node("Softmax", chosen, axis=-1), known)
+
+    return build
+
+
+def _grown(b: ModelBuilder, scores: str, mask: str) -> str:
+    """Where of one row that a constant condition makes three, as large as a product needs."""
+    row = b.with_axes("ReduceMax", scores, [1], keepdims=1)
+    rows = b.node("Where", b.constant(np.ones((1, 6, 1), bool)), row, b.scalar(-5.0))
+    known = b.node("Cast", mask, to=TensorProto.FLOAT)
+    return b.node("Mul", b.node("Transpose", rows, perm=[0, 2, 1]), known)
+
+
+LOWER = np.tril(np.ones((6, 6), bool))
+MASKED = {
+    "wide": _wide,
+    "decoder": _fixed(-1e4, LOWER),
+    "decoder of infinities": _fixed(-np.inf, LOWER[None]),
+    "upper": _fixed(-np.inf, ~LOWER, turned=True),
+    "no row": _fixed(-5.0, np.zeros((1, 1, 6), bool)),
+    "grown": _grown,
+}
+MASKED |= {"added": _added, "filled": _filled, "two": _two}
 FEEDS: dict[str, np.ndarray] = {
     "x": np.random.default_rng(3).normal(size=(1, 6, 8)).astype(np.float32),
     "mask": np.array([[1, 1, 1, 1, 0, 0]], np.int64),

@@ -170,6 +170,15 @@ FORMS: dict[str, Callable[[ModelBuilder, str], str | tuple[str, ...]]] = {
         "GatherElements", x, b.constant(np.arange(480).reshape(2, 8, 5, 6) % 8 - 4), axis=2
     ),
     "GatherND": lambda b, x: b.node("GatherND", x, b.constant(np.array([[0, -1], [1, 2]]))),
+    "GatherND of samples": lambda b, x: b.node(
+        "GatherND", x, b.constant(np.array([[[-1], [3], [0]], [[2], [2], [-8]]])), batch_dims=1
+    ),
+    "GatherND of rows": lambda b, x: b.node(
+        "GatherND",
+        x,
+        b.with_axes("Unsqueeze", b.node("ArgMax", x, axis=2, keepdims=0), [-1]),
+        batch_dims=2,
+    ),
     "IsNaN": lambda b, x: b.node("IsNaN", b.node("Sqrt", x)),
     "LRN": lambda b, x: b.node("LRN", x, size=3, alpha=0.3, beta=0.6, bias=1.5),
     "Mod": lambda b, x: b.node("Mod", x, b.scalar(1.5), fmod=1),
@@ -244,6 +253,16 @@ def test_nodes_in_float_give_what_onnx_runtime_does(form: str) -> None:
             np.testing.assert_allclose(found[value.name], expected, rtol=2e-6, atol=2e-6)
 
 
+def test_the_magnitude_of_a_constant_is_no_operator() -> None:
+    b = ModelBuilder(17)
+    x = b.node("MatMul", b.input("x", [1, 6, 8]), b.weight(8, 8))
+    b.node("Mod", x, b.constant(np.linspace(-1, 2, 6, dtype=np.float32)[:, None]), fmod=1, out="y")
+    b.output("y", [1, 6, 8])
+    plan = planned(b.build(), "tflite", Overrides(keep_float=("MatMul", "Mod")))
+    content = FORMATS["tflite"].writer.write(plan, Io.FLOAT).files["model.int8.tflite"]  # type: ignore[attr-defined]
+    assert operators_of(content).count("ABS") == 1
+
+
 def test_what_types_cannot_hold_is_refused() -> None:
     b = ModelBuilder(17)
     x = b.node("MatMul", b.input("x", ["batch", 6, 8]), b.weight(8, 8))
@@ -254,6 +273,29 @@ def test_what_types_cannot_hold_is_refused() -> None:
     program = lower(plan, float_operations=True, layout=IoLayout.CHANNELS_LAST)
     with pytest.raises(ExportError, match="it casts float32 to uint8"):
         write_tflite(program)
+
+
+def _without_operator(b: ModelBuilder, x: str) -> str:
+    first, second = (b.node("Greater", x, b.scalar(each)) for each in (0.0, 0.5))
+    return b.node("Cast", b.node("Xor", first, second, name="odd"), to=TensorProto.FLOAT)
+
+
+def _refused_as_it_is_written(b: ModelBuilder, x: str) -> str:
+    whole = b.node("Cast", b.node("Greater", x, b.scalar(0.5)), to=TensorProto.INT64)
+    rest = b.node("Mod", whole, b.constant(np.int64(2)), fmod=1, name="odd")
+    return b.node("Cast", rest, to=TensorProto.FLOAT)
+
+
+@pytest.mark.parametrize("make", [_without_operator, _refused_as_it_is_written])
+def test_refusals_name_the_node_and_not_the_first_of_its_step(
+    make: Callable[[ModelBuilder, str], str],
+) -> None:
+    b = ModelBuilder(17)
+    x = b.node("MatMul", b.input("x", [1, 6, 8]), b.weight(8, 8))
+    b.output(b.node("MatMul", x, b.weight(8, 4)), [1, 6, 4])
+    b.output(make(b, x), [1, 6, 8])
+    with pytest.raises(ExportError, match="TFLite cannot hold 'odd': "):
+        intact.quantize(b.build(), _unread(), target="tflite", io="float")
 
 
 def test_what_micro_lacks_is_refused() -> None:

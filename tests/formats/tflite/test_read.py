@@ -11,9 +11,16 @@ import pytest
 import intact
 from intact.config import QuantState, Rounding
 from intact.engines.integer.engine import IntegerEngine
+from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, ModelError
-from intact.formats.tflite.read import read_tflite, read_tflite_model
+from intact.formats.tflite.read import (
+    assemble,
+    build_model,
+    open_tflite,
+    read_tflite,
+    read_tflite_model,
+)
 from intact.formats.tflite.run import TfliteRuntime
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
@@ -305,3 +312,16 @@ def test_large_files_keep_data_behind_their_tables() -> None:
     b.model.buffers[1].offset = len(short)
     plan = read_tflite(b.build(out) + stored, TARGET)
     assert plan.graph.hash == read_tflite(whole, TARGET).graph.hash
+
+
+def test_what_constants_alone_give_has_no_batch() -> None:
+    b = FileBuilder()
+    x, sizes = b.input((1, 2, 3), "float32"), np.array([[[-1.5], [2.0]]])
+    number = b.tensor((1, 2, 1), "float32", data=sizes)
+    size = b.op("ABS", [number], b.tensor((1, 2, 1), "float32"), "AbsOptions")
+    out = b.op("MUL", [x, size], b.tensor((1, 2, 3), "float32"), "MulOptions")
+    graph = assemble(build_model(open_tflite(b.build(out))))
+    assert [str(value.shape) for value in graph.outputs] == ["[batch,2,3]"]
+    feeds = {"t0": np.arange(18, dtype=np.float32).reshape(3, 2, 3)}
+    (found,) = FloatModel(graph).run(feeds).values()
+    np.testing.assert_array_equal(found, feeds["t0"] * np.abs(sizes))

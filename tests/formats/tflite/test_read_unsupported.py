@@ -126,8 +126,8 @@ def _table_with_zero_points(b: FileBuilder) -> int:
 
 
 def _gathered_by_sample(b: FileBuilder) -> int:
-    places, out = b.ints(0, shape=(1, 1)), b.tensor((1, 1, 4, 2), scale=0.05)
-    return b.op("GATHER", [_image(b), places], out, "GatherOptions", axis=1, batchDims=1)
+    places, out = b.ints(0, shape=(1, 1)), b.tensor((1, 4, 1, 2), scale=0.05)
+    return b.op("GATHER", [_image(b), places], out, "GatherOptions", axis=2, batchDims=1)
 
 
 def _sparse_like(b: FileBuilder) -> int:
@@ -297,7 +297,7 @@ def _elsewhere(b: FileBuilder) -> int:
         (_conditions_of_numbers, "it takes float32, float32 and gives float32"),
         (_row_outside, "an index lies outside its axis"),
         (_table_with_zero_points, "its table has zero points"),
-        (_gathered_by_sample, "it gathers by sample"),
+        (_gathered_by_sample, "it gathers along another axis than the first behind those"),
         (_sparse_like, "a sparse tensor: its order of axes is []"),
         (_sparse(_set_indices(0, 2, 2, 9)), "an index of axis 1 lies outside it"),
         (_sparse(_set_indices(0, 2, 2)), "its segments do not fit its indices"),

@@ -234,21 +234,40 @@ SPECTRA = [
 ]
 
 
+NOWHERE = [(np.nan, np.inf), (np.inf, -np.inf), (-1e30, np.nan)]
+
+
 def sampled(mode: str, padding: str, corners: int, opset: int = 20, width: int = 6) -> Case:
     """Places in the image and beyond each edge, on pixels and on edges too."""
     grid = numbers(2, 4, 7, 2) * np.float32(1.2)
     grid[0, 0, :3] = np.array([[-1, -1], [1, 1], [0, 0.5]])
+    # A warp divides by 0; ONNX Runtime reads the first pixel there.
+    grid[1, 1:] = np.array(NOWHERE, np.float32)[:, None] * np.ones((7, 1))
+    grid[1, 1:, 1::2, 0] = -0.2
+    grid[1, 1:, 2::2, 1] = 0.3
     attributes = {"mode": mode, "padding_mode": padding, "align_corners": corners}
     return Case("GridSample", (numbers(2, 3, 5, width), grid), attributes, opset)
 
 
+def between(corners: int, width: int) -> Case:
+    """Places between two pixels, in the image and far beyond its edges."""
+    ties = np.arange(-2 * width, 3 * width, dtype=np.float32) + np.float32(0.5)
+    grid = np.zeros((2, 3, len(ties), 2), np.float32)
+    grid[..., 0] = 2 * ties / (width - 1) - 1 if corners else (2 * ties + 1) / width - 1
+    attributes = {"mode": "nearest", "padding_mode": "reflection", "align_corners": corners}
+    return Case("GridSample", (numbers(2, 3, 5, width), grid), attributes, 20)
+
+
 SAMPLED = [
+    between(0, 4),
+    between(1, 5),  # steps that floats hold exactly
     sampled("linear", "zeros", 0),
     sampled("linear", "zeros", 1),
     sampled("linear", "border", 0),
     sampled("linear", "reflection", 0),
     sampled("linear", "reflection", 1),
     sampled("linear", "reflection", 1, width=1),
+    sampled("linear", "border", 1, width=1),
     sampled("nearest", "zeros", 0),
     sampled("nearest", "border", 1),
     sampled("nearest", "reflection", 0),

@@ -97,6 +97,43 @@ def test_copies_between_ports_stay() -> None:
     assert seven.is_graph_output()
 
 
+@pytest.mark.parametrize(
+    ("condition", "left", "right", "goes"),
+    [
+        (np.ones((1, 3), bool), "x", F(-5), True),
+        (np.ones(3, bool), "x", "column", True),
+        (np.zeros((1, 3), bool), F(-5), "x", True),
+        (np.zeros((1, 3), bool), "x", F(-5), False),  # the number becomes as large as x
+        (np.ones((2, 1, 3), bool), "x", F(-5), False),  # x becomes as large as the condition
+        (np.ones(3, bool), "column", "x", False),
+        (np.array([True, False, True]), "x", F(-5), False),
+    ],
+)
+def test_choices_that_are_always_the_same(
+    condition: Any, left: Any, right: Any, goes: bool
+) -> None:
+    b = ModelBuilder(18)
+    x = b.node("Relu", b.input("x", ["batch", 3]))
+    values = {"x": x, "column": b.with_axes("ReduceMax", x, [1])}
+    sides = [values[side] if isinstance(side, str) else b.constant(side) for side in (left, right)]
+    b.node("Neg", b.node("Where", b.constant(condition), *sides), out="y")
+    b.output("y")
+    model, feeds = b.build(), {"x": np.arange(-3, 3, dtype=F).reshape(2, 3)}
+    graph = normalize(model)
+    assert ("Where" not in {node.op_type for node in graph.nodes}) == goes
+    np.testing.assert_array_equal(
+        run_model(ir.to_proto(graph.model), feeds)["y"], run_model(model, feeds)["y"]
+    )
+
+
+def test_a_choice_between_unnamed_lengths_stays() -> None:
+    b = ModelBuilder(17)
+    x, other = b.input("x", [None, 3]), b.input("other", [None, 3])
+    sides = [b.node("Relu", each) for each in (x, other)]
+    b.output(b.node("Neg", b.node("Where", b.constant(np.ones(3, bool)), *sides)))
+    assert "Where" in {node.op_type for node in normalize(b.build()).nodes}
+
+
 def guarded(
     mask: Any,
     *,

@@ -17,6 +17,7 @@ from onnx_ir.passes import common
 
 from intact.errors import ModelError, Unsupported
 from intact.graph.files.quiet import quiet
+from intact.graph.traversal import bodies
 
 BATCH = "batch"
 """Name of the open first dimension."""
@@ -139,12 +140,14 @@ def settle_shapes(
     except Exception as error:  # onnx raises its own kinds
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"{source}: its shapes do not fit: {reason}") from error
+    alone = _of_constants(model.graph)
     for value, lengths in shapes.items():
         # Inputs and constants have their shapes from the file, and what nothing reads has no graph
         # any more.
         if value.producer() is None or value.graph is None:
             continue
-        wanted: list[int | str] = [BATCH, *lengths[1:]] if batch else [*lengths]
+        is_open = batch and value not in alone
+        wanted: list[int | str] = [BATCH, *lengths[1:]] if is_open else [*lengths]
         found = value.shape
         known = [each if isinstance(each, int) else None for each in found or ()]
         if found is not None and (
@@ -152,12 +155,21 @@ def settle_shapes(
             or any(k is not None and k != w for k, w in zip(known, wanted, strict=True))
         ):
             raise ModelError(
-                f"{source}: tensor {clip_text(repr(value.name))} of shape {list(lengths)}"
+                f"{source}: tensor {clip_text(repr(value.name))} of shape {ir.Shape(wanted)}"
                 f" is computed as {found}",
                 remedy="the file contradicts itself: convert the model again",
             )
         # Also where inference knows no more: the file's lengths are known, and agree with what is.
         value.shape = ir.Shape(wanted)
+
+
+def _of_constants(graph: ir.Graph) -> set[ir.Value]:
+    """Return what constants alone give, which has no batch."""
+    found = set(graph.initializers.values()) - set(graph.inputs)
+    for node in graph:
+        if all(value is None or value in found for value in node.inputs) and not any(bodies(node)):
+            found.update(node.outputs)
+    return found
 
 
 def clip_text(text: str) -> str:

@@ -98,6 +98,8 @@ class _Fronts:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._known: dict[str, Tensor] = {}
+        self._made: dict[str, Tensor] = {}
+        """Other forms of values, by their names: each is one blob, whoever reads it."""
 
     def add(self, step: Step) -> None:
         if isinstance(step.operation, Reshape | Flatten):
@@ -149,6 +151,7 @@ class _Fronts:
                 self._known[tensor.name] = fronted
             elif count:
                 fronted = _named(fronted, count)
+                self._made[fronted.name] = fronted
                 back.append(_reshaped(step, fronted, tensor))
             outputs.append(fronted)
         operation = behind(step.operation) if count else step.operation
@@ -164,8 +167,10 @@ class _Fronts:
         if tensor.data is not None:
             return replace(result, data=tensor.data.reshape(_sizes(result)))
         result = _named(result, count)
-        self.steps.append(_reshaped(step, known, result))
-        return result
+        if result.name not in self._made:
+            self._made[result.name] = result
+            self.steps.append(_reshaped(step, known, result))
+        return self._made[result.name]
 
     def _renamed(self, step: Step) -> Step:
         def known(tensor: Tensor) -> Tensor:

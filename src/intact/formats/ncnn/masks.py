@@ -15,8 +15,9 @@ import numpy as np
 from intact.errors import Unsupported
 from intact.graph import facts
 from intact.ops import functions
-from intact.program import Array, Program, Step, Tensor
+from intact.program import Array, Program, Shape, Step, Tensor
 from intact.program.float_operations import Identity
+from intact.program.forms import broadcast
 from intact.program.operations import (
     MOVING,
     Binary,
@@ -34,7 +35,7 @@ _Value: TypeAlias = Tensor | None
 
 
 def with_masks(program: Program) -> Program:
-    """Return a program in which floats stand for truth values that inputs give.
+    """Return a program in which floats stand for truth values that inputs give, or constants.
 
     Each input by itself: where something reads it that floats cannot stand for, it stays.
     """
@@ -45,7 +46,7 @@ def with_masks(program: Program) -> Program:
                 program = _Masks(program, name).program()
             except Unsupported:  # the writer names what is left
                 continue
-    return program
+    return _Masks(program, "constants").with_choices()
 
 
 def _is_looked_up(program: Program, tensor: Tensor) -> bool:
@@ -56,7 +57,7 @@ def _is_looked_up(program: Program, tensor: Tensor) -> bool:
 
 
 class _Masks:
-    """Makes the steps of one input anew."""
+    """Makes the steps of one input anew, or of constants."""
 
     def __init__(self, program: Program, name: str) -> None:
         self._given = program
@@ -82,6 +83,18 @@ class _Masks:
             raise Unsupported("an output of whole numbers")
         inputs = {**self._given.inputs, self._name: self._floats[source.name]}
         return replace(self._given, inputs=inputs, steps=tuple(self._steps))
+
+    def with_choices(self) -> Program:
+        """Return the program with each Where written whose condition is a constant."""
+        for step in self._given.steps:
+            count = len(self._steps)
+            try:
+                if not _is_fixed_choice(step):
+                    raise Unsupported("it is no choice, or an input makes it")
+                self.choose(step)
+            except Unsupported:
+                self._steps[count:] = [step]
+        return self._given.with_steps(tuple(self._steps))
 
     def _add(self, step: Step) -> None:
         operation = step.operation
@@ -130,13 +143,12 @@ class _Masks:
             tensor, name=f"{tensor.name}_as_floats", value=value, data=data, plain=_FLOAT
         )
 
-    def part(self, step: Step, name: str) -> Tensor:
+    def part(self, step: Step, name: str, shape: Shape) -> Tensor:
         """Name a result on the way to that of a step."""
         result = step.outputs[0]
         end = f"_{name}"
-        return replace(
-            result, name=result.name + end, value=result.value + end, plain=_FLOAT, end=None
-        )
+        named = replace(result, name=result.name + end, value=result.value + end)
+        return replace(named, shape=shape, plain=_FLOAT, end=None)
 
     def cast(self, step: Step) -> None:
         """Write a Cast: to truth values what is not 0 is 1, to others nothing changes."""
@@ -147,7 +159,7 @@ class _Masks:
                 raise Unsupported("it cuts numbers off")
             self._emit(step, Identity(), (data,), step.outputs)
             return
-        size = replace(self.part(step, "size"), shape=data.shape)
+        size = self.part(step, "size", data.shape)
         self._emit(step, Function(functions.absolute), (data,), (size,))
         self._emit(step, Function(functions.clamp, bounds=Bounds(0.0, 1.0)), (size,), step.outputs)
 
@@ -163,22 +175,37 @@ class _Masks:
         """Write Where: c * x + (1 - c) * y, of which a 0 for x or y is left out."""
         chooses, *chosen = (_operand(step, slot) for slot in range(3))
         for tensor in chosen:
-            if tensor.dtype != _FLOAT or not _is_finite(tensor):
+            # A condition that is constant keeps infinities out of products.
+            if tensor.dtype != _FLOAT or not (chooses.is_constant or _is_finite(tensor)):
                 raise Unsupported("it chooses from others than finite floats")
-        left = [tensor.data is None or bool(tensor.data.any()) for tensor in chosen]
-        if not any(left):
+        left = [slot for slot in (0, 1) if not _is_zero(chosen[slot])]
+        if not left:
             raise Unsupported("it chooses from zeros")
-        outputs = tuple(map(self.part, (step, step), ("first", "second"))) if all(left) else ()
-        for slot, tensor in enumerate(chosen):
-            factor = chooses
-            if slot and left[slot]:
-                factor = replace(self.part(step, "otherwise"), shape=chooses.shape)
-                self._emit(step, Elementwise(Binary.SUB), (_number(1.0), chooses), (factor,))
-            if left[slot]:
-                result = outputs[slot] if outputs else step.outputs[0]
-                self._emit(step, Elementwise(Binary.MUL), (factor, tensor), (result,))
-        if outputs:
-            self._emit(step, Elementwise(Binary.ADD), outputs, step.outputs)
+        if len(left) == 1:
+            shape = broadcast(chooses.shape, chosen[left[0]].shape)
+            left = left if shape == step.outputs[0].shape else [0, 1]
+        terms = tuple(self._term(step, chooses, chosen[k], k, alone=len(left) == 1) for k in left)
+        if len(left) > 1:
+            self._emit(step, Elementwise(Binary.ADD), terms, step.outputs)
+
+    def _term(
+        self, step: Step, chooses: Tensor, tensor: Tensor, slot: int, *, alone: bool
+    ) -> Tensor:
+        """Write what an operand adds to a result: itself where it is chosen, 0 elsewhere."""
+        shape = broadcast(chooses.shape, tensor.shape)
+        result = step.outputs[0] if alone else self.part(step, ("first", "second")[slot], shape)
+        factor = chooses
+        if chooses.data is not None:
+            places = chooses.data != bool(slot)
+            if tensor.data is not None and not alone:
+                return _filled(result, np.where(places, tensor.data, np.float32(0.0)))
+            share = self.part(step, f"share_{slot}", chooses.shape)
+            factor = _filled(share, places.astype(np.float32))
+        elif slot:
+            factor = self.part(step, "otherwise", chooses.shape)
+            self._emit(step, Elementwise(Binary.SUB), (_number(1.0), chooses), (factor,))
+        self._emit(step, Elementwise(Binary.MUL), (factor, tensor), (result,))
+        return result
 
 
 _WRITTEN: Mapping[str, Callable[[_Masks, Step], None]] = {
@@ -207,8 +234,23 @@ def _operand(step: Step, slot: int) -> Tensor:
     return Tensor(name, array.shape, data=array, value=name, plain=array.dtype)
 
 
+def _is_fixed_choice(step: Step) -> bool:
+    operation = step.operation
+    nodes = operation.nodes if isinstance(operation, FloatNodes) else ()
+    is_choice = len(nodes) == 1 and facts(nodes[0]).numpy == "where"
+    return is_choice and any(step.activations) and _operand(step, 0).is_constant
+
+
 def _is_finite(tensor: Tensor) -> bool:
     return tensor.data is None or bool(np.isfinite(tensor.data).all())
+
+
+def _is_zero(tensor: Tensor) -> bool:
+    return tensor.data is not None and not tensor.data.any()
+
+
+def _filled(tensor: Tensor, data: Array) -> Tensor:
+    return replace(tensor, shape=data.shape, data=data)
 
 
 def _number(value: float) -> Tensor:

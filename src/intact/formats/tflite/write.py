@@ -15,6 +15,7 @@ from intact.formats.tflite.writer.rules import (
     WEIGHTED,
     moves_codes,
     shape_text,
+    unsupported_nodes,
     unsupported_of,
     unsupported_shapes,
 )
@@ -146,19 +147,25 @@ def _build(
     # Open axes of an input would be reported again for every step behind it.
     for step in () if unsupported else program.steps:
         instead = _CUT if _is_in_float(step) else ""
-        # Before scales are known, no step of codes is refused for them.
-        has_codes = not (with_scales or _is_in_float(step))
-        reasons = dict.fromkeys(unsupported_shapes(step) if has_codes else unsupported_of(step))
-        for reason in reasons:
-            unsupported.add(repr(step.name), Unsupported(reason, instead))
-        # Weights take long to write, and nothing of theirs is refused for what it is.
-        is_left = has_codes and isinstance(step.operation, WEIGHTED)
-        if not reasons and not is_left:
-            try:
-                _write(step, builder)
-            except Unsupported as found:
-                unsupported.add(repr(step.name), Unsupported(found.reason, found.remedy or instead))
+        for found in _refusals(step, builder, with_scales=with_scales):
+            why = Unsupported(found.reason, found.remedy or instead)
+            unsupported.add(repr(found.node or step.name), why)
     return builder, unsupported
+
+
+def _refusals(step: Step, builder: FileBuilder, *, with_scales: bool) -> list[Unsupported]:
+    """Write a step, unless there are reasons why that cannot be; return them."""
+    # Before scales are known, no step of codes is refused for them.
+    has_codes = not (with_scales or _is_in_float(step))
+    reasons = dict.fromkeys(unsupported_shapes(step) if has_codes else unsupported_of(step))
+    found = [*unsupported_nodes(step.operation), *map(Unsupported, reasons)]
+    # Weights take long to write, and nothing of theirs is refused for what it is.
+    if not found and not (has_codes and isinstance(step.operation, WEIGHTED)):
+        try:
+            _write(step, builder)
+        except Unsupported as refusal:
+            found.append(refusal)
+    return found
 
 
 def _is_in_float(step: Step) -> bool:

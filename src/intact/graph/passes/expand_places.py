@@ -299,6 +299,9 @@ _MODES = {"linear": 2, "bilinear": 2, "nearest": 1}
 _EXACT = 2**24
 """Up to here each whole number is a float32."""
 
+_PLACES_END = 2**63
+"""No int64 is a place from here on."""
+
 
 def expand_grid_sample(editor: Editor, node: ir.Node) -> None:
     """Expand GridSample of images.
@@ -313,13 +316,15 @@ def expand_grid_sample(editor: Editor, node: ir.Node) -> None:
     lengths = [] if data is None else axes_of(data) or []
     if data is None or grid is None or len(lengths) != 4:
         raise Unsupported("it samples no image of two axes, or one of unknown rank")
-    batch, *sizes = lengths
+    sizes = lengths[1:]
     if any(each.dtype is not ir.DataType.FLOAT for each in (data, grid)):
         raise Unsupported("it samples other numbers than float32")
     known = [size for size in sizes if isinstance(size, int)]
     if len(known) != 3 or axes_of(grid) is None:
         raise Unsupported("the sizes of its image are not known")
     channels, *image = known
+    batches = [axes[0] for axes in (lengths, axes_of(grid) or [None])]
+    batch = next((length for length in batches if isinstance(length, int)), lengths[0])
     border = int(options.padding_mode == "zeros")
     padded = [size + 2 * border for size in image]
     rows = padded[0] * padded[1] * (batch if isinstance(batch, int) else 1)
@@ -328,23 +333,40 @@ def expand_grid_sample(editor: Editor, node: ir.Node) -> None:
     if border:
         pads = written.integers(0, 0, 1, 1, 0, 0, 1, 1)
         data = written("Pad", data, pads, shape=[batch, channels, *padded])
-    table = written.reshape(written.transpose(data, (0, 2, 3, 1)), [-1, channels])
+    table = written.transpose(data, (0, 2, 3, 1))
+    if isinstance(batch, int):
+        table = written.reshape(table, [-1, channels])
+    else:  # each sample gathers in its own
+        whole = [batch, padded[0] * padded[1], channels]
+        table = written("Reshape", table, written.integers(0, -1, channels), shape=whole)
+    grid = _countable(written, grid, image, options)
     lines = [_pixels(written, grid, axis, image[1 - axis], border, options) for axis in (0, 1)]
-    places = [written.length(grid, axis) for axis in range(3)]
-    first = _first_rows(written, written.length(data, 0), padded[0] * padded[1])
+    first = _first_rows(written, batch, padded[0] * padded[1])
     parts = []
     for x, along in lines[0]:
         for y, down in lines[1]:
             row = _plus(written, written("Mul", y, _number(written, padded[1])), x)
             row = written("Cast", row, shape=axes_of(row), dtype=ir.DataType.INT64, to=7)
             row = row if first is None else written("Add", row, first)
-            found = _gather(written, table, written.reshape(row, places), channels)
+            found = _gather(written, table, row, channels)
             share = along if down is None or along is None else written("Mul", along, down)
             parts.append(found if share is None else written("Mul", found, share))
     result = parts[0]
     for part in parts[1:]:
         result = written("Add", result, part)
     written.put(written.transpose(result, (0, 3, 1, 2)))
+
+
+def _countable(
+    written: Composite, grid: ir.Value, image: list[int], options: GridSample
+) -> ir.Value:
+    """Move places without an int64, such as NaN, to where an image begins, as ONNX Runtime does."""
+    sizes = np.array(image[::-1], np.float64) - options.align_corners
+    with np.errstate(divide="ignore"):  # of one pixel every place is it
+        ends = written.constant((2.0 * _PLACES_END / sizes).astype(np.float32))
+    away = written("Abs", grid, shape=axes_of(grid))
+    is_near = written("Less", away, ends, dtype=ir.DataType.BOOL)
+    return written("Where", is_near, grid, _number(written, -1.0), dtype=grid.dtype)
 
 
 _Pixels = list[tuple[ir.Value, ir.Value | None]]
@@ -369,12 +391,14 @@ def _pixels(
         place = written("Mul", place, number(size / 2))
         place = written("Sub", place, number(0.5))
         ends = (-0.5, size - 0.5)
+    is_nearest = _MODES[options.mode] == 1
+    if is_nearest:  # before it is reflected, which turns ties around
+        place = written("Round", place, shape=axes_of(place))
     if options.padding_mode == "reflection":
         place = _reflected(written, place, *ends)
     place = _within(written, place, -border, size - 1 + border)
-    if _MODES[options.mode] == 1:
-        pixel = written("Round", place, shape=axes_of(place))
-        return [(_plus(written, pixel, border), None)]
+    if is_nearest:
+        return [(_plus(written, place, border), None)]
     pixel = written("Floor", place, shape=axes_of(place))
     share = written("Sub", place, pixel)
     pixel = _plus(written, pixel, border)
@@ -412,13 +436,18 @@ def _number(written: Composite, value: float) -> ir.Value:
     return written.constant(np.array(value, np.float32))
 
 
-def _first_rows(written: Composite, batch: Length, pixels: int) -> ir.Value | None:
-    """Return the first row of each image of the batch; None where there is one image."""
-    if batch == 1:
+def _first_rows(
+    written: Composite, batch: int | ir.SymbolicDim | None, pixels: int
+) -> ir.Value | None:
+    """Return the first row of each image of the batch; None where a table has one image."""
+    if batch == 1 or not isinstance(batch, int):
         return None
-    return written("Mul", count_up(written, batch, [-1, 1, 1, 1]), written.integers(pixels))
+    return written.constant(pixels * np.arange(batch).reshape(-1, 1, 1, 1))
 
 
 def _gather(written: Composite, table: ir.Value, rows: ir.Value, channels: int) -> ir.Value:
-    shape = [*(axes_of(rows) or []), channels]
-    return written("Gather", table, rows, shape=shape, axis=0)
+    shape = [*(axes_of(rows) or [])[:-1], channels]
+    if len(axes_of(table) or []) == 2:
+        places = written.reshape(rows, [written.length(rows, axis) for axis in range(3)])
+        return written("Gather", table, places, shape=shape, axis=0)
+    return written("GatherND", table, rows, shape=shape, batch_dims=1)

@@ -1,11 +1,12 @@
 """Removes no-ops: Identity, Dropout at inference, x + 0, x * 1, Cast to the same type, bounds
-at infinity, guards against NaN where none can be, choices between equal numbers, and axes that a
-Slice takes whole.
+at infinity, guards against NaN where none can be, choices between equal numbers or that are always
+the same, and axes that a Slice takes whole.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -45,7 +46,7 @@ def _handed_on(node: ir.Node) -> ir.Value | None:
     if facts(node).neutral is not None:
         return _unchanged_operand(node)
     if node.op_type == "Where":
-        return _guarded(node) or _smooth(node)
+        return _always_chosen(node) or _guarded(node) or _smooth(node)
     return data if _is_idle(node, data) else None
 
 
@@ -87,12 +88,30 @@ def _unchanged_operand(node: ir.Node) -> ir.Value | None:
     return None
 
 
-def _fits_in(lengths: tuple[int, ...], shape: ir.Shape) -> bool:
-    """Tell whether a constant of these lengths leaves the shape of what it meets as it is."""
+def _fits_in(lengths: Sequence[int | str | None], shape: ir.Shape) -> bool:
+    """Tell whether an operand of these lengths leaves the shape of what it meets as it is."""
     if 0 in lengths or len(lengths) > len(shape):
         return False
     last = shape[len(shape) - len(lengths) :]
     return all(own in (1, other) for own, other in zip(lengths, last, strict=True))
+
+
+def _always_chosen(node: ir.Node) -> ir.Value | None:
+    """Return what a Where chooses for every element, as behind a mask that is fixed as a constant.
+
+    One that the other operands make larger is not returned.
+    """
+    condition = constant_array(input_value(node, 0))
+    if condition is None or not condition.size or condition.all() != condition.any():
+        return None
+    kept, other = (1, 2) if condition.all() else (2, 1)
+    data, rest = (input_value(node, slot) for slot in (kept, other))
+    if data is None or data.shape is None or rest is None or rest.shape is None:
+        return None
+    lengths = [length if isinstance(length, int) else length.value for length in rest.shape]
+    is_known = None not in lengths  # lengths without a name may differ
+    fits = _fits_in(condition.shape, data.shape) and _fits_in(lengths, data.shape)
+    return data if is_known and fits else None
 
 
 def _guarded(node: ir.Node) -> ir.Value | None:

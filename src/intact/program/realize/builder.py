@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from intact.errors import Unsupported
 from intact.graph.names import Names
+from intact.program.forms import broadcast
 from intact.program.program import Array, Shape
 from intact.program.realize.graph import Node, Op, Value
 
@@ -189,12 +190,3 @@ def _ends(value: Value) -> tuple[int, ...]:
 def _keeps(value: Value, other: Value) -> bool:
     """Check whether broadcasting against another leaves a value's shape."""
     return broadcast(value.shape, other.shape) == value.shape
-
-
-def broadcast(first: Shape, second: Shape) -> Shape:
-    """Return the shape of two that broadcast; an open length meets 1 or itself."""
-    rank = max(len(first), len(second))
-    one, two = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (first, second))
-    return tuple(
-        b if a == 1 else a if b == 1 or a is not None else b for a, b in zip(one, two, strict=True)
-    )

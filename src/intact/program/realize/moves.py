@@ -9,9 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from intact.program import operations as ops
-from intact.program.forms import code_of
+from intact.program.forms import broadcast, code_of
 from intact.program.program import Shape
-from intact.program.realize.builder import broadcast
 from intact.program.realize.graph import Op, Order, Value
 from intact.program.realize.pointwise import recode
 from intact.program.realize.step import REALIZERS, StepBuilder, known, open_product, plain

@@ -9,6 +9,7 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.program.arithmetic.requantize import real_multiplier
+from intact.program.forms import broadcast
 from intact.program.operations import (
     BatchMatMul,
     Bounds,
@@ -17,7 +18,6 @@ from intact.program.operations import (
     TransposedConvolution,
 )
 from intact.program.program import Array, Encoding, Shape, Tensor
-from intact.program.realize.builder import broadcast
 from intact.program.realize.graph import Op, Value, Window
 from intact.program.realize.requantize import refuse_floats, requantize_sums, wrap, zero_point
 from intact.program.realize.step import (

@@ -12,12 +12,19 @@ from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
     EMBEDDING,
     READERS,
+    cast,
     optional_slot,
     require_same_scale,
     require_shape,
 )
 from intact.formats.tflite.reader.file import Operator, parameters_of
-from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged, channels_first
+from intact.formats.tflite.reader.tensors import (
+    ChannelLayout,
+    Input,
+    Operand,
+    arranged,
+    channels_first,
+)
 
 _MOST_GATHERED = 1 << 16
 """Elements of an axis that is mirrored."""
@@ -142,18 +149,24 @@ def gather(builder: ModelBuilder, op: Operator) -> None:
 
 
 def _gather_in_rows(builder: ModelBuilder, op: Operator, axis: int) -> None:
-    """Read a GATHER whose rows, along the last axis, have indices of their own."""
+    """Read a GATHER whose samples, or rows along the last axis, have indices of their own."""
     index, chosen = slot(op.inputs, 0), slot(op.inputs, 1)
     shape, indices = builder.tensor(index).shape, builder.tensor(chosen).shape
-    is_last = op.options["batch_dims"] == axis == len(shape) - 1
-    if not is_last or indices[:-1] != shape[:-1]:
-        raise Unsupported("it gathers by sample")
-    require_shape(builder, op.outputs[0], indices)
+    if op.options["batch_dims"] != axis or indices[:axis] != shape[:axis]:
+        raise Unsupported("it gathers along another axis than the first behind those it shares")
+    require_shape(builder, op.outputs[0], (*indices, *shape[axis + 1 :]))
     require_same_scale(builder, index, op.outputs[0])
     _require_inside(builder, chosen, shape[axis])
     refuse_mixed_batch(builder, builder.is_constant(index) or builder.is_constant(chosen))
-    inputs = [builder.operand(index), builder.operand(chosen)]
-    builder.write(op.outputs[0], builder.node("GatherElements", inputs, {"axis": axis}))
+    data, places = builder.operand(index), builder.operand(chosen)
+    if axis == len(shape) - 1 == len(indices) - 1:
+        value = builder.node("GatherElements", [data, places], {"axis": axis})
+    else:
+        wide = Operand(cast(builder, places, ir.DataType.INT64), indices)
+        rows = builder.reshaped(wide, (*indices, 1))
+        rows.value.type = ir.TensorType(ir.DataType.INT64)
+        value = builder.node("GatherND", [data, rows], {"batch_dims": axis})
+    builder.write(op.outputs[0], value)
 
 
 def _require_inside(builder: ModelBuilder, chosen: int, length: int) -> None:

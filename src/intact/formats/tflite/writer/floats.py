@@ -22,7 +22,7 @@ from intact.formats.tflite.writer.builder import (
     add_cast,
     type_of,
 )
-from intact.formats.tflite.writer.moves import add_transpose
+from intact.formats.tflite.writer.moves import add_reshape, add_transpose
 from intact.graph import constant_array, is_constant
 from intact.ops.operators import LRN, CumSum, GatherND, Mod, Reduce, ScatterND
 from intact.program import Array, Shape, Step, Tensor
@@ -144,30 +144,45 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
     known = dict(zip(operation.inputs, step.inputs, strict=True))
     results = dict(zip(operation.outputs, step.outputs, strict=True))
     for node in operation.nodes:
-        is_row = node.op_type not in NODE_WRITERS
-        slots = range(len(node.inputs))
-        # Operators of a row have no optional operands: `_operand` refuses what is absent.
-        operands = [
-            None if not is_row and node.inputs[slot] is None
-            else _operand(node, slot, known, builder)
-            for slot in slots
-        ]  # fmt: skip
-        # What lies between shares the batch of one of them.
-        like = next(each for each in (*operands, *step.outputs) if each is not None)
-        made = [
-            # ONNX leaves out the name of a result that nobody reads.
-            (results.get(value) or _between(value, like, builder)) if value.name else None
-            for value in node.outputs
-        ]
-        known.update(zip(node.outputs, made, strict=True))
-        types = _CAST_TYPES if node.op_type == "Cast" else _TYPES
-        for tensor in (*operands, *made):
-            if tensor is not None and type_of(tensor).name not in types:
-                raise Unsupported(f"{tensor.name!r} is {type_of(tensor)}, not for {node.op_type}")
-        if is_row:
-            _write_row(_Node(node, operands, made, builder))
-        else:
-            NODE_WRITERS[node.op_type](_Node(node, operands, made, builder))
+        try:
+            _write_node(node, known, results, step, builder)
+        except Unsupported as reason:  # the step has the name of the first
+            reason.node = reason.node or str(node.name)
+            raise
+
+
+def _write_node(
+    node: ir.Node,
+    known: dict[ir.Value, Tensor | None],
+    results: Mapping[ir.Value, Tensor],
+    step: Step,
+    builder: FileBuilder,
+) -> None:
+    """Write a node; add its results to what is known."""
+    is_row = node.op_type not in NODE_WRITERS
+    slots = range(len(node.inputs))
+    # Operators of a row have no optional operands: `_operand` refuses what is absent.
+    operands = [
+        None if not is_row and node.inputs[slot] is None
+        else _operand(node, slot, known, builder)
+        for slot in slots
+    ]  # fmt: skip
+    # What lies between shares the batch of one of them.
+    like = next(each for each in (*operands, *step.outputs) if each is not None)
+    made = [
+        # ONNX leaves out the name of a result that nobody reads.
+        (results.get(value) or _between(value, like, builder)) if value.name else None
+        for value in node.outputs
+    ]
+    known.update(zip(node.outputs, made, strict=True))
+    types = _CAST_TYPES if node.op_type == "Cast" else _TYPES
+    for tensor in (*operands, *made):
+        if tensor is not None and type_of(tensor).name not in types:
+            raise Unsupported(f"{tensor.name!r} is {type_of(tensor)}, not for {node.op_type}")
+    if is_row:
+        _write_row(_Node(node, operands, made, builder))
+    else:
+        NODE_WRITERS[node.op_type](_Node(node, operands, made, builder))
 
 
 def _write_row(node: _Node) -> None:
@@ -236,10 +251,17 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
 
 @NODE_WRITERS.register("GatherND")
 def _gather_nd(node: _Node) -> None:
-    """Write GatherND: GATHER_ND."""
-    if GatherND.of(node.node).batch_dims:
-        raise Unsupported("it gathers by sample")
-    count = node.operand(1).shape[-1]
+    """Write GatherND: GATHER_ND, or GATHER where samples have indices of their own."""
+    shared, count = GatherND.of(node.node).batch_dims, node.operand(1).shape[-1]
+    if shared and count != 1:
+        raise Unsupported("it gathers by sample along several axes")
+    if shared:
+        places = _places(node, 1, node.data.shape[shared : shared + 1])
+        rows = node.part(places.shape[:-1], type_of(places))
+        add_reshape(node.builder, places, rows)
+        fields = {"axis": shared, "batchDims": shared}
+        node.add("GATHER", (node.data, rows), node.result, options="GatherOptions", **fields)
+        return
     places = _places(node, 1, node.data.shape[:count])
     row = _SELECTIONS[node.node.op_type]
     node.add(row.code, (node.data, places), node.result, options=row.table)
@@ -397,7 +419,13 @@ def _modulo(node: _Node) -> None:
     if type_of(data).kind != "f":
         raise Unsupported("its integers keep the dividend's sign")
     sign = node.between("SIGN", data)
-    magnitudes = [node.between("ABS", each, options="AbsOptions") for each in (data, divisor)]
+    # What is made of a constant alone has no batch, and readers would look for it.
+    magnitudes = [
+        node.between("ABS", each, options="AbsOptions")
+        if each.data is None
+        else node.number(np.abs(each.data))
+        for each in (data, divisor)
+    ]
     shape = node.result.shape
     rest = node.between(row.code, *magnitudes, options=row.table, shape=shape)
     node.add("MUL", (sign, rest), node.result, options="MulOptions")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from intact.errors import Unsupported
 from intact.formats.tflite.writer.floats import has_no_operator
 from intact.ops import functions
 from intact.program import Encoding, Step, Tensor
@@ -206,15 +207,21 @@ def unsupported_shapes(step: Step) -> Iterator[str]:
         yield from _about_shape(tensor, step.operation)
 
 
+def unsupported_nodes(operation: Operation) -> Iterator[Unsupported]:
+    """Yield why TFLite cannot hold nodes in float, each by its own name."""
+    if not isinstance(operation, FloatNodes):
+        return
+    for node in operation.nodes:
+        if has_no_operator(node):
+            what = f"intact writes no operator of TFLite for {node.op_type} of floats"
+            reason = f"{what}: {operation.reason}" if operation.reason else what
+            yield Unsupported(reason, node=str(node.name))
+
+
 def unsupported_of(step: Step) -> Iterator[str]:
     """Yield the reasons why TFLite cannot hold a step."""
     if isinstance(step.operation, FloatNodes):
-        kinds = sorted({node.op_type for node in step.operation.nodes if has_no_operator(node)})
-        if kinds:
-            reason = step.operation.reason
-            what = f"intact writes no operator of TFLite for {', '.join(kinds)} of floats"
-            yield f"{what}: {reason}" if reason else what
-        return
+        return  # of which `unsupported_nodes` tells
     yield from unsupported_shapes(step)
     for tensor in dict.fromkeys((*step.activations, *step.outputs)):
         yield from _about_activation(tensor)
