@@ -160,10 +160,12 @@ class BlockWriter:
         name, editor = rows.name, self._editor
         is_packed = self._blocks.form is BlockForm.FUSED
         codes = editor.initializer(f"{name}_quantized", rows.codes(is_packed=is_packed))
-        scales = editor.initializer(f"{name}_scales", rows.stored_scales(self._blocks, is_packed))
+        scales = editor.initializer(
+            f"{name}_scales", rows.stored(rows.scales, self._blocks, is_packed=is_packed)
+        )
         zero_points = ""
         if rows.zero_points is not None:
-            zeros = rows.stored_zero_points(is_packed=is_packed)
+            zeros = rows.stored_zero_points(self._blocks, is_packed=is_packed)
             zero_points = str(editor.initializer(f"{name}_zero_points", zeros).name)
         stored = StoredBlocks(
             codes=str(codes.name),
@@ -305,21 +307,24 @@ class BlockWriter:
         return self._views[name, shape]
 
     def _scales(self, stored: StoredBlocks) -> ir.Value:
-        """Return scales as floats."""
-        value = self._editor.value(stored.scales)
-        if value.dtype is ir.DataType.FLOAT:
+        return self._floats_of(stored.scales)
+
+    def _zeros(self, stored: StoredBlocks) -> ir.Value | None:
+        return self._floats_of(stored.zero_points) if stored.zero_points else None
+
+    def _floats_of(self, name: str) -> ir.Value:
+        """Return a constant, behind a Cast where it has half precision."""
+        value = self._editor.value(name)
+        if value.dtype is not ir.DataType.FLOAT16:
             return value
         # The empty shape is none of a view, so that casts and views share one table.
-        key = (stored.scales, ())
+        key = (name, ())
         if key not in self._views:
             options = {"to": int(ir.DataType.FLOAT)}
             self._views[key] = self._editor.node(
-                "Cast", [value], f"{stored.scales}_float", options, shape=value.shape
+                "Cast", [value], f"{name}_float", options, shape=value.shape
             )
         return self._views[key]
-
-    def _zeros(self, stored: StoredBlocks) -> ir.Value | None:
-        return self._editor.value(stored.zero_points) if stored.zero_points else None
 
 
 class _Rows(msgspec.Struct, frozen=True, eq=False):
@@ -416,20 +421,21 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
             return compute()
         return ir.LazyTensor(compute, kind, ir.Shape(shape))
 
-    def stored_scales(self, blocks: Blocks, is_packed: bool) -> npt.NDArray[Any]:
-        """Return the scales in the type of the file: half precision where that is exact."""
+    @staticmethod
+    def stored(
+        floats: npt.NDArray[np.float32], blocks: Blocks, *, is_packed: bool
+    ) -> npt.NDArray[np.floating[Any]]:
+        """Return scales in the type of the file: half precision where that is exact."""
         # A scale that half precision rounds would stand for other numbers than those of the plan.
-        half = self.scales.astype(np.float16)
+        half = floats.astype(np.float16)
         is_half = blocks.scale_type is ScaleType.FLOAT16 and is_packed
-        return (
-            half
-            if is_half and np.array_equal(half.astype(np.float32), self.scales)
-            else self.scales
-        )
+        return half if is_half and np.array_equal(half.astype(np.float32), floats) else floats
 
-    def stored_zero_points(self, *, is_packed: bool) -> npt.NDArray[Any]:
+    def stored_zero_points(self, blocks: Blocks, *, is_packed: bool) -> npt.NDArray[Any]:
         """Return zero points as the file has them."""
         zeros = np.zeros(0, np.int64) if self.zero_points is None else self.zero_points
+        if zeros.dtype.kind == "f":
+            return self.stored(zeros.astype(np.float32), blocks, is_packed=is_packed)
         return pack_bits(zeros, self.bits) if is_packed else zeros.astype(self._kind.numpy())
 
     @property
