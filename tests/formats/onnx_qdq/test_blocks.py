@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import intact
 from intact.config import PerBlock, PerRow, QuantState
-from intact.errors import ModelError
+from intact.errors import ExportError, ModelError
 from intact.formats.base.report import Verification
 from intact.formats.onnx_qdq.read import is_quantized, read_qdq
 from intact.graph import load_model
@@ -315,6 +315,19 @@ def test_zero_points_between_codes_are_saved(tmp_path: Path) -> None:
     again = intact.load_result(tmp_path / "made")
     (point,) = quantization_points(again.plan)
     np.testing.assert_array_equal(point.config.offset, zeros.T)
+
+
+def test_others_of_the_same_model_are_compared_scale_by_scale() -> None:
+    models = foreign(zeros=np.full((6, 2), 7.5, np.float32)), foreign(scales=-2 * SCALES)
+    results = [intact.read_quantized(model) for model in models]
+    found = intact.compare(results, np.zeros((1, 40), np.float32))
+    (tensor,) = (tensor for node in found.nodes for tensor in node.tensors)
+    assert {"scale", "zero_point"} <= set(tensor.differs)
+
+
+def test_encodings_refuse_blocks_by_name() -> None:
+    with pytest.raises(ExportError, match="its scales are those of blocks"):
+        intact.read_quantized(foreign(), formats=["encodings"])
 
 
 @pytest.mark.parametrize("name", ["tensorrt", "ncnn"])
