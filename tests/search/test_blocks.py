@@ -99,7 +99,7 @@ def test_choices_are_the_widths_of_the_target(
 
 def test_what_has_no_blocks_is_refused() -> None:
     with pytest.raises(UsageError, match="has no weights in blocks"):
-        found(dense_net(), DENSE, target="tensorrt")
+        found(dense_net(), DENSE, target="tvm")
     with pytest.raises(UsageError, match="zero_points is for weights"):
         found(dense_net(), DENSE, block=None, zero_points=True)
     with pytest.raises(UsageError, match="leave no choice"):

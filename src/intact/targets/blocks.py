@@ -29,7 +29,9 @@ class BlockForm(enum.StrEnum):
     FUSED = "fused"
     """As one operator that reads codes."""
     DEQUANTIZED = "dequantized"
-    """As a float operator behind one that makes floats of codes."""
+    """As a float operator behind one that makes floats of codes, row by row."""
+    IN_PLACE = "in_place"
+    """So too, of codes that lie as the weight lies: nothing stands between the two."""
 
 
 class BlockActivations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

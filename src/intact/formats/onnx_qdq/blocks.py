@@ -11,7 +11,8 @@ versions and builders, and from 4 on activations are quantized too.
 
 Where a file shall have standard operators, a DequantizeLinear with ``block_size`` reads the rows
 of N, and a Transpose stands before a MatMul: ONNX Runtime fuses one along the first axis to
-MatMulNBits with a level of 4, unasked, and computes this one in float.
+MatMulNBits with a level of 4, unasked, and computes this one in float. For others it has the shape
+of the weight, as NVIDIA's Model Optimizer writes it.
 """
 
 from __future__ import annotations
@@ -252,11 +253,11 @@ class BlockWriter:
                 "DequantizeLinear",
                 inputs if stored.zero_points else inputs[:2],
                 f"{rows.name}_dequantized",
-                {"axis": 1, "block_size": stored.size},
+                {"axis": rows.axis, "block_size": stored.size},
                 shape=codes.shape,
             )
-        # Gemm turns its factor itself; a MatMul needs a Transpose, which also keeps the runtime
-        # from fusing the two.
+        # In place nothing is turned. Gemm turns its factor itself; a MatMul needs a Transpose,
+        # which also keeps the runtime from fusing the two.
         floats = self._floats[stored.codes]
         if stored.is_turned and node.op_type == "Gemm":
             node.attributes["transB"] = ir.AttrInt64("transB", 1 - Gemm.of(node).transB)
@@ -339,6 +340,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
         size: Numbers in a block.
         length: Numbers in a row.
         middle: What is added to symmetric codes, so that they have no sign.
+        axis: Along which blocks lie.
         is_turned: Whether its rows are the columns of the constant.
         is_table: Whether it is stored for a table.
     """
@@ -351,6 +353,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
     size: int
     length: int
     middle: int
+    axis: int
     is_turned: bool
     is_table: bool = False
 
@@ -360,7 +363,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
         grid, params, tensor = point.config.grid, point.config.params, point.value.const_value
         if params is None or grid.block is None or tensor is None:
             raise ExportError(f"{point.end} has no scales in blocks")
-        is_turned = grid.axis == 0
+        is_turned = grid.axis == 0 and blocks.form is not BlockForm.IN_PLACE
         scales, zeros = (each.T if is_turned else each for each in params)
         bits = blocks.stored_bits(point.config.bits)
         return _Rows(
@@ -372,6 +375,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
             grid.block,
             int(tensor.shape.numpy()[grid.axis or 0]),
             1 << bits - 1 if grid.symmetric else 0,
+            1 if is_turned else grid.axis or 0,
             is_turned,
         )
 
@@ -398,6 +402,8 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
         count = self.scales.shape[0]
         kind = ir.DataType.UINT8 if is_packed else self._kind
         shape: tuple[int, ...] = (count, self.length)
+        if self.axis == 0:
+            shape = (self.length, self.scales.shape[1])
         if is_packed and self.is_table and self.is_ragged:
             shape = (count, -(-self.length * self.bits // _BYTE))
         elif is_packed and self.is_table:
