@@ -32,6 +32,7 @@ from intact.plan import (
 )
 from intact.plan.overrides import WIDEST_CODES
 from intact.plan.points import QuantPlace
+from intact.plan.stored_weights import is_in_blocks
 from intact.plan.widths import Missing, missing_operator, operator_notes, width_notes
 from intact.search.roundings import Roundings
 from intact.search.space import FLOAT, Candidate, Space
@@ -74,6 +75,8 @@ def _threshold_tensors(plan: QuantizedGraph) -> Iterator[_ThresholdTensor]:
         for end, config in ends:
             # Named by the producer even where a reader's config counts: a strategy has one name a
             # tensor.
+            if is_in_blocks(config):  # its scales follow from the weight
+                continue
             if has_integers(config) and config.bits <= WIDEST_CODES:
                 named = end if node is None else ends[0][0]
                 readers = tuple((reader, slot) for reader, slot, _ in reads)
