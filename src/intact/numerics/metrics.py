@@ -159,7 +159,27 @@ def accuracy_difference(
     )
 
 
-def binomial_interval(successes: int, trials: int) -> tuple[float, float]:
+def share_interval(shares: npt.NDArray[np.float64], numbers: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share that is the mean of samples' own, as fractions.
+
+    The numbers of a sample are alike, more or less: they count as so many trials as the spread
+    between samples says, as many as samples at least and as numbers at most.
+
+    Args:
+        shares: The share of each sample, ``[samples]``, one or more.
+        numbers: Of how many numbers each is the share.
+
+    >>> share_interval(np.ones(8), 1) == binomial_interval(8, 8)
+    True
+    """
+    samples, mean, spread = len(shares), float(shares.mean()), float(shares.var())
+    # A spread of none says that they are as good as numbers of their own.
+    trials = mean * (1 - mean) / spread * samples if spread else math.inf
+    trials = min(max(trials, samples), samples * numbers)
+    return binomial_interval(mean * trials, trials)
+
+
+def binomial_interval(successes: float, trials: float) -> tuple[float, float]:
     """Return the 95 % interval of a probability, as fractions.
 
     It is Wilson's (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927), which holds for few trials and near
