@@ -13,8 +13,8 @@ from onnx import TensorProto
 import intact
 from intact.analyze.verdict import Judgement, Measured, verdict
 from intact.graph import normalize
-from intact.graph.choices import outputs_of_choices
-from intact.numerics.equality import Equality, EqualShare
+from intact.graph.ops import outputs_of_choices
+from intact.numerics.metrics import Equality, EqualShare
 from tests.models import ModelBuilder
 
 DATA = np.random.default_rng(1).normal(size=(64, 3, 8, 8)).astype(np.float32)
@@ -46,7 +46,7 @@ def net(end: str, *, with_scores: bool = False) -> onnx.ModelProto:
     ("end", "wanted"), [("ids", {"y"}), ("cast", {"y"}), ("condition", {"y"}), ("pixels", set())]
 )
 def test_what_an_operator_decides_on_is_a_choice(end: str, wanted: set[str]) -> None:
-    assert outputs_of_choices(normalize(net(end))) == wanted
+    assert outputs_of_choices(normalize(net(end)).outputs) == wanted
 
 
 def test_choices_are_judged_by_how_many_are_equal(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from intact.numerics.metrics import binomial_interval
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.data.metric import Compared
-    from intact.numerics.equality import EqualShare
+    from intact.numerics.metrics import EqualShare
 
 _OF_TIME = ("slower_than_float", "float_fallback")
 """Causes that cost time, and no answers."""

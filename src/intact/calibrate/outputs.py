@@ -27,11 +27,11 @@ from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
 from intact.graph.caches import growing_inputs
-from intact.graph.choices import outputs_of_choices
+from intact.graph.ops import outputs_of_choices
 from intact.graph.passes.random_ops import random_values
 from intact.limits import MOST_DB, OUTPUT_BYTES, SAFE_DB
 from intact.numerics.answers import are_classes
-from intact.numerics.equality import Equality
+from intact.numerics.metrics import Equality
 from intact.plan import QuantizedGraph
 
 _CHANCE = 0.75
@@ -193,7 +193,7 @@ class FloatRuns:
         # What a decoder keeps for its next run is judged by what it makes of it.
         results = names - set(growing_inputs(graph).values())
         self._compared = frozenset(results or names)
-        self._choices = outputs_of_choices(graph) & names
+        self._choices = outputs_of_choices(graph.outputs) & names
         self._outputs: list[Future[Arrays]] = []  # of the first batches: shared by all parts
 
     def __len__(self) -> int:

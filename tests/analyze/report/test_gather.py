@@ -298,3 +298,9 @@ def test_a_result_that_another_runtime_runs_has_its_accuracy(tmp_path: Path) -> 
     found = intact.report(result, data, output=tmp_path / "page.html", leave_out=["diagnosis"])
     assert found.accuracy is not None
     assert not found.left_out
+
+
+def test_a_report_is_a_line_where_it_is_printed(folder: Path) -> None:
+    found = intact.report(folder, leave_out=["errors", "diagnosis", "verification"])
+    assert repr(found).startswith("Report(")
+    assert len(repr(found)) < 400

@@ -14,8 +14,7 @@ from intact.analyze.evaluation.by_length import ByLength
 from intact.analyze.evaluation.text import TextFigures
 from intact.analyze.verdict import Verdict
 from intact.engines.exact_sums import EXACT, SATURATES
-from intact.numerics.equality import EqualShare
-from intact.numerics.metrics import AccuracyDifference
+from intact.numerics.metrics import AccuracyDifference, EqualShare
 
 _SHOWN = 12
 """Outputs that are listed; of more, caches of a decoder say, the worst stands for all."""

@@ -21,9 +21,9 @@ from intact.formats.base.format import Deployed, Runtime
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import FORMATS, ONNX_QDQ
 from intact.graph import Graph
-from intact.graph.choices import outputs_of_choices
-from intact.numerics.equality import Equality
+from intact.graph.ops import outputs_of_choices
 from intact.numerics.error_sums import ErrorSums
+from intact.numerics.metrics import Equality
 from intact.plan.points import has_logarithmic_levels
 from intact.results.result import Result
 from intact.targets import target_names
@@ -227,7 +227,7 @@ def run_both(
         models.in_float.outputs,
         keeps_outputs=keeps_outputs,
         text=text,
-        choices=outputs_of_choices(models.graph),
+        choices=outputs_of_choices(models.graph.outputs),
     )
     first: Batch = {}
     # The feeds have the float model's states.

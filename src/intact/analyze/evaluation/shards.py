@@ -25,8 +25,8 @@ from intact.data.shards import Array, encode
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
-from intact.numerics.equality import Equality
 from intact.numerics.error_sums import ErrorSums, SavedSums
+from intact.numerics.metrics import Equality
 from intact.results.result import Result
 
 _RESULT, _FLOAT, _JOB = "result", "float.onnx", "job.msgpack"
