@@ -132,7 +132,7 @@ def evaluate_result(
     if metric is not None:
         in_float, quantized = (record.outputs() for record in seen.records)
         metrics = metric.compare(in_float, quantized, samples.references())
-    outputs = {n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()}
+    outputs = {name: _compared(seen, name) for name in seen.errors}
     error = outputs[seen.output]
     evaluation = Evaluation(
         samples=seen.samples,
@@ -141,6 +141,7 @@ def evaluate_result(
         agreement=None if scores is None else 100 * agreement(*scores),
         sqnr_db=error.sqnr_db,
         cosine=error.cosine,
+        equal=error.equal,
         bytes=result.sizes(),
         latency_ms=None,
         latency_batch=size,
@@ -172,6 +173,15 @@ def evaluate_result(
     evaluation.verdict = judged if metric is not None else _of_detector(judged, graph, first)
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _compared(seen: Pass, name: str) -> OutputComparison:
+    """Return the error of an output; choices are equal or not, and have no level of noise."""
+    equal = seen.choices.get(name)
+    if equal is not None:
+        return OutputComparison(math.nan, math.nan, equal.share)
+    sums = seen.errors[name]
+    return OutputComparison(sums.sqnr_db, sums.cosine)
 
 
 def _length_watch(graph: Graph, samples: Samples, cluster: SampleMap | None) -> LengthWatch:
@@ -257,6 +267,7 @@ def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
     levels = [each.sqnr_db for each in found.outputs.values()] or [found.sqnr_db]
     # NaN of an output of variable shape would be the least.
     numbers = [level for level in levels if not math.isnan(level)]
+    compared = [each.equal for each in found.outputs.values()] or [found.equal]
     of_float = found.warnings[: len(found.warnings) - doubts]
     return Measured(
         samples=found.samples,
@@ -264,6 +275,7 @@ def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
         growth=found.text.change if isinstance(found.text, PerplexityFigures) else None,
         agreement=found.agreement,
         decibels=min(numbers, default=None),
+        equal=min(filter(None, compared), default=None),
         metrics=found.metrics,
         intervals=found.intervals,
         wrong=next(iter(of_float), ""),
@@ -321,6 +333,7 @@ def _without_float(found: Evaluation) -> Evaluation:
         agreement=None,
         sqnr_db=nan,
         cosine=nan,
+        equal=None,
         latency_ms=None if latency is None else (nan, latency[1]),
         speedup=None,
         outputs={},
