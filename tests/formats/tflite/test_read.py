@@ -14,13 +14,9 @@ from intact.engines.integer.engine import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, ModelError
-from intact.formats.tflite.read import (
-    assemble,
-    build_model,
-    open_tflite,
-    read_tflite,
-    read_tflite_model,
-)
+from intact.formats.tflite.read import assemble, read_tflite, read_tflite_model
+from intact.formats.tflite.reader.decode import open_tflite
+from intact.formats.tflite.reader.operators import build_model
 from intact.formats.tflite.run import TfliteRuntime
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
