@@ -36,7 +36,9 @@ class ModelBuilder:
         self.domains: dict[str, int] = {}
         self._count = 0
 
-    def input(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
+    def input(
+        self, name: str, shape: Sequence[int | str | None], dtype: int = TensorProto.FLOAT
+    ) -> str:
         self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return name
 

@@ -16,11 +16,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
+import intact
 from intact._extras import _EXTRAS, explained, is_installed
 from intact.analyze.verdict import Judgement, Verdict
 from intact.cli import run, show
 from intact.data.shapes import fits, sample_remedy, shape_remedy
 from intact.improve.passes import PASSES
+from intact.targets.load import _ELSEWHERE, target_names
 
 FUNCTIONS = """
 import numpy as np
@@ -68,6 +70,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(folder).mkdir()
     shutil.copy("cat.jpg", "photos/cat.jpg")
     Path("own_data.py").write_text(FUNCTIONS)
+    shutil.copy("net.onnx", "photos/net.onnx")
+    np.save("gray.npy", rng.normal(size=(9, 1, 8, 8)).astype("f"))
+    Path("ir.xml").write_text('<?xml version="1.0"?>\n<net name="net" version="11">')
+    Path("weights").mkdir()
+    Path("weights/config.json").write_text("{}")
+    trees = helper.make_model(onnx.load("net.onnx").graph)
+    kind = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    trees.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(kind))
+    onnx.save(trees, "trees.onnx")
     Path("labels.csv").write_text("cat.jpg;3\n")
     Path("data.zip").write_bytes(b"PK\3\4 and so on")
     Path("out/plan.json").write_text("{}")
@@ -121,6 +134,16 @@ MISTAKES = {
         "evaluate net.onnx --data good.npy",
         "make one: intact quantize net.onnx --data DATA --output out\n",
     ),
+    "targets": (f"{QUANTIZE} good.npy --target tflite,ncnn", "--target tflite --target ncnn"),
+    "target": (f"{QUANTIZE} good.npy --target QNN", "'qualcomm-htp' is the target for it"),
+    "ir": ("quantize ir.xml --data good.npy --output made", "the ONNX model that it was converted"),
+    "transformers": (
+        "quantize weights --data good.npy --output made",
+        "export it; optimum-cli export onnx --model weights weights_onnx",
+    ),
+    "model-folder": ("quantize photos --data good.npy --output made", "such as photos/net.onnx"),
+    "trees": ("quantize trees.onnx --data good.npy --output made", 'options={"zipmap": False}'),
+    "channels": (f"{QUANTIZE} gray.npy --mean 1,2,3", "the data of input 'x' have 1 channels"),
     "deployed": ("evaluate out/model.int8.onnx --data good.npy", "; give out\n"),
 }
 
@@ -261,6 +284,50 @@ def test_a_pass_whose_package_is_missing_or_broken(
     line = line_of(capfd, *f"{QUANTIZE} good.npy --improve {name}".split())
     assert 'pip install "intact-quantizer[train]"' in line
     assert "internal" not in line
+
+
+@pytest.mark.usefixtures("here")
+def test_a_package_that_one_of_several_targets_lacks_is_named_before_samples_are_read(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
+    several = "--target onnxruntime --target tflite"
+    # A function that raises where it is called.
+    line = line_of(capfd, *f"{QUANTIZE} own_data:samples {several}".split())
+    assert 'pip install "intact-quantizer[tflite]"' in line
+    assert "or leave out --target tflite" in line
+    assert not Path("made").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_pixels_that_go_in_as_they_are_are_named_where_much_is_lost(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (16, 3, 8, 8)).astype("f")
+    np.save("pixels.npy", pixels)
+    said = {}
+    for steps in ("", " --mean 127 --std 70"):
+        line = f"{QUANTIZE} pixels.npy --weight-bits 2 --preset fast{steps}"
+        assert run(line.split()) == 0
+        said[steps] = " ".join(capfd.readouterr().out.split())
+    told = "neither --normalize nor --mean was given"
+    assert [told in each for each in said.values()] == [True, False]
+
+
+def test_names_of_others_and_calls_that_are_wrong_in_python() -> None:
+    with pytest.raises(TypeError, match="here it is called 'budget'"):
+        cast("Any", intact.search_strategy)("net.onnx", "d", n_trials=3)
+    with pytest.raises(TypeError, match="did you mean 'method'"):
+        cast("Any", intact.quantize)("net.onnx", "d", my_method="kl")
+    with pytest.raises(TypeError, match="; its arguments are results, data, then by name"):
+        cast("Any", intact.compare)("a", "b", data="d")
+    with pytest.raises(intact.IntactError, match="make one: intact quantize MODEL --data DATA --o"):
+        intact.evaluate("nowhere", "d")
+
+
+def test_what_others_call_a_target_is_a_target() -> None:
+    assert set(_ELSEWHERE.values()) <= set(target_names())
+    assert not set(_ELSEWHERE) & set(target_names())
 
 
 def test_every_extra_that_is_named_exists() -> None:

@@ -39,6 +39,8 @@ FLAGS: dict[str, str] = {}
 """Flags and the Python names of their options, as `intact.recipe` declares them; for other flags
 the name is the flag's with underscores."""
 
+_COMMAND = re.compile(r"\bintact [a-z][a-z-]* [^;]*")
+"""A command stays one: its flags are none of Python's words."""
 _FLAG = re.compile(r"(?<![^\s(;,])--([a-z]+(?:-[a-z]+)*)(?![\w=/.-])")
 
 _LONGEST = 900
@@ -152,13 +154,28 @@ def fits(message: str, remedy: str) -> bool:
     return len(message) + len(remedy) + 2 <= _LONGEST
 
 
+def _within(name: str, names: list[str]) -> list[str]:
+    """List names all of whose words a longer one has, the longest first."""
+    words = set(re.split(r"[\W_]+", name))
+    found = [each for each in names if words > set(re.split(r"[\W_]+", each))]
+    return sorted(found, key=len, reverse=True)
+
+
 def python_words(text: str) -> str:
     """Name options as Python does.
 
     >>> python_words("--max-memory 'x'; give samples with --data")
     "max_memory 'x'; give samples with data"
+    >>> python_words("no --output; make one: intact quantize MODEL --output out")
+    'no output; make one: intact quantize MODEL --output out'
     """
-    return _FLAG.sub(lambda found: FLAGS.get(found[0], found[1].replace("-", "_")), text)
+    commands = [*_COMMAND.findall(text), ""]
+    parts = [_FLAG.sub(_python_word, part) for part in _COMMAND.split(text)]
+    return "".join(word + command for word, command in zip(parts, commands, strict=True))
+
+
+def _python_word(flag: re.Match[str]) -> str:
+    return FLAGS.get(flag[0], flag[1].replace("-", "_"))
 
 
 def _one_line(text: str) -> str:
@@ -186,11 +203,13 @@ def nearest(name: str, known: Iterable[str], *, listed_by: str = "") -> str:
 
     >>> nearest("onnxruntme", ["onnxruntime", "tensorrt"])
     "did you mean 'onnxruntime'?"
+    >>> nearest("calibration_method", ["method", "bits"])
+    "did you mean 'method'?"
     >>> nearest("x", ["b", "a"])
     'known: a, b'
     """
     names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6) or _within(name, names)
     if close:
         return f"did you mean {close[0]!r}?"
     shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

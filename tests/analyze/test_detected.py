@@ -69,3 +69,17 @@ def test_what_is_no_list_of_boxes_is_judged_as_before(shape: tuple[int, ...]) ->
     metric = DetectionMetric.of_model(graph)
     outputs = {"y": np.random.default_rng(0).normal(size=(4, *shape)).astype(np.float32)}
     assert metric is None or not metric.reads(outputs)
+
+
+def test_a_map_of_depths_loses_as_it_does() -> None:
+    build = ModelBuilder()
+    x = build.input("x", ["n", 3, 16, 16])
+    weight = build.constant(build.random.normal(size=(1, 3, 3, 3)).astype(np.float32))
+    build.with_axes("Squeeze", build.node("Conv", x, weight, pads=[1] * 4), [1])
+    build.nodes[-1].output[0] = "depth"
+    build.output("depth", ["n", 16, 16])
+    data = {"x": np.random.default_rng(0).normal(size=(64, 3, 16, 16)).astype(np.float32)}
+    found = intact.quantize(build.build(), data, weight_bits=2, preset="fast")
+    told = intact.evaluate(found, data).verdict
+    assert told is not None
+    assert told.judgement is Judgement.LOSES

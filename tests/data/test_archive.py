@@ -186,6 +186,19 @@ def test_a_bomb_is_refused_before_it_is_unpacked(
         load_arrays(path)
 
 
+@pytest.mark.parametrize("names", archive._LIMITS)
+def test_a_container_may_have_less_memory_than_its_machine(
+    tmp_path: Path, names: tuple[str, str, str]
+) -> None:
+    assert archive._free_of_container(tmp_path) == 1 << 62
+    (tmp_path / "memory").mkdir()
+    for name, text in zip(names, ["1000\n", "700\n", "anon 500\ninactive_file 150\n"], strict=True):
+        (tmp_path / name).write_text(text)
+    assert archive._free_of_container(tmp_path) == 450
+    (tmp_path / names[0]).write_text("max\n")
+    assert archive._free_of_container(tmp_path) == 1 << 62
+
+
 def test_members_that_overlap_or_lie_outside_are_refused(tmp_path: Path) -> None:
     inner = npy(IMAGES)
     path = write_zip(tmp_path / "overlapping.npz", {"a.npy": inner, "b.npy": inner})

@@ -204,6 +204,8 @@ def test_padded_masks_stay_inputs_of_ncnn(padded: bool) -> None:
     result = intact.quantize(decoder(), data, target="ncnn", preset="fast")
     names = [value.name for value in result.plan.graph.inputs]
     assert names == (["input_ids", "attention_mask"] if padded else ["input_ids"])
+    told = [each for each in result.plan.notes if "'attention_mask'" in each.message]
+    assert len(told) == (0 if padded else 1)
     verified = intact.verify(result, data)
     assert not any(each.mismatches for each in verified.layers)
 

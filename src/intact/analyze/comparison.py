@@ -359,9 +359,9 @@ def _ratio(first: QuantPoint, point: QuantPoint) -> float | None:
     # channels.
     if one.shape != two.shape and one.ndim and two.ndim:
         return None
-    ratios = np.atleast_1d(two / one)
-    # Half and twice a scale differ alike.
-    return float(ratios[np.argmax(np.abs(np.log(ratios)))])
+    ratios = (two / one).reshape(-1)
+    # Half and twice a scale differ alike; those of blocks may be negative.
+    return float(ratios[np.argmax(np.abs(np.log(np.abs(ratios))))])
 
 
 def _role(point: QuantPoint) -> str:

@@ -69,7 +69,8 @@ def compare(options: CompareOptions) -> Comparison:
     named = load_results(options.results)
     if len(named) < 2:
         raise UsageError(
-            f"{len(named)} result to compare", remedy="name the folders of two or more results"
+            f"{len(named)} result to compare",
+            remedy="name the folders of two or more results, in Python as one list",
         )
     results = list(named.values())
     begin(options.progress, "comparing decisions")

@@ -20,6 +20,7 @@ from intact.numerics.metrics import binomial_interval
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.data.metric import Compared
+    from intact.numerics.metrics import EqualShare
 
 _OF_TIME = ("slower_than_float", "float_fallback")
 """Causes that cost time, and no answers."""
@@ -73,6 +74,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             NaN for one window; None of other models.
         agreement: Percent of the samples with the float model's best class; None without classes.
         decibels: Signal to quantization noise of the worst output; None where it has none.
+        equal: Percent of the numbers of an output of choices (classes, tokens) that are the float
+            model's, with the ends of its 95 % interval; None where no output has any.
         metrics: Figures of a metric by name, (float, quantized).
         intervals: Ends of the 95 % intervals of their changes, by name, of those that have one, in
             percent.
@@ -90,6 +93,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     growth: tuple[float, float, float] | None = None
     agreement: float | None = None
     decibels: float | None = None
+    equal: EqualShare | None = None
     metrics: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     wrong: str = ""
@@ -132,7 +136,8 @@ def verdict(found: Measured) -> Verdict:
     if not found.samples:
         return Verdict(Judgement.UNSURE, "cannot be told without samples; give some")
     # By how much each tells of what a user wants: the first that can judge does.
-    for judge in (_by_accuracy, _by_perplexity, _by_metrics, _by_agreement, _by_decibels):
+    judges = (_by_accuracy, _by_perplexity, _by_metrics, _by_agreement, _by_decibels, _by_choices)
+    for judge in judges:
         judged = judge(found)
         if judged is not None:
             judgement, told = judged
@@ -264,6 +269,22 @@ def _by_decibels(found: Measured) -> _Judged | None:
         return Judgement.LOSES, f"loses much: an output has {level}"
     told = f"outputs have {level}: whether that is enough, only labels or a metric tell"
     return Judgement.UNSURE, told
+
+
+def _by_choices(found: Measured) -> _Judged | None:
+    """Judge outputs that hold nothing but classes, tokens or places, which are right or wrong."""
+    if found.equal is None:
+        return None
+    percent, low, high = found.equal
+    told = (
+        f"{percent:.2f} % [{low:.2f}, {high:.2f}] of the numbers of an output are the float "
+        f"model's on {_samples(found)}"
+    )
+    if low >= 100 * AGREEING:
+        return Judgement.GOOD, f"good to deploy: {told}"
+    if high < 100 * AGREEING:
+        return Judgement.LOSES, f"loses answers beyond chance: {told}"
+    return Judgement.UNSURE, f"cannot be told from {_samples(found)}: {told}; evaluate it on more"
 
 
 def _to_do(found: Measured) -> str:

@@ -150,7 +150,7 @@ def group_around(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, ...]:
     Values that are only moved are as huge behind.
 
     Returns:
-        Their names; none where they are half of the network's multiplications or more.
+        Their names; none where they are more than half of the network's multiplications.
     """
     tensors = set(names)
     group: dict[ir.Node, None] = {}

@@ -27,9 +27,11 @@ from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
 from intact.graph.caches import growing_inputs
+from intact.graph.ops import outputs_of_choices
 from intact.graph.passes.random_ops import random_values
 from intact.limits import MOST_DB, OUTPUT_BYTES, SAFE_DB
 from intact.numerics.answers import are_classes
+from intact.numerics.metrics import Equality
 from intact.plan import QuantizedGraph
 
 _CHANCE = 0.75
@@ -71,13 +73,15 @@ class Powers(NamedTuple):
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """The errors of the outputs of a quantized model, of those that hold floats.
+    """The errors of the outputs of a quantized model.
 
     Attributes:
-        outputs: Their powers by name.
+        outputs: The powers of those that hold floats, by name.
+        choices: How much is equal of those that hold choices, such as classes, by name.
     """
 
     outputs: Mapping[str, Powers]
+    choices: Mapping[str, Equality] = msgspec.field(default_factory=dict)
 
     @property
     def decibels(self) -> Mapping[str, float]:
@@ -106,7 +110,8 @@ class Errors(msgspec.Struct, frozen=True):
         found = {}
         for name, each in self.outputs.items():
             found[name] = each.joined(more.outputs[name])
-        return Errors(found)
+        choices = {name: each.joined(more.choices[name]) for name, each in self.choices.items()}
+        return Errors(found, choices)
 
     def is_unsure(self, other: Errors) -> bool:
         """Tell whether more samples may show another answer to `loses`.
@@ -188,6 +193,7 @@ class FloatRuns:
         # What a decoder keeps for its next run is judged by what it makes of it.
         results = names - set(growing_inputs(graph).values())
         self._compared = frozenset(results or names)
+        self._choices = outputs_of_choices(graph.outputs) & names
         self._outputs: list[Future[Arrays]] = []  # of the first batches: shared by all parts
 
     def __len__(self) -> int:
@@ -301,7 +307,11 @@ class FloatRuns:
                 name: _powers(reference, found[name], count)
                 for name, reference in wanted.items()
                 if reference.dtype.kind == "f" and name in found and name in self._compared
-            }
+            },
+            {
+                name: Equality.of(wanted[name], found[name], count)
+                for name in self._choices & set(wanted) & set(found)
+            },
         )
 
     def run(self, feeds: Batch) -> Arrays:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -126,7 +126,8 @@ class Grid:
         Args:
             scale: Shape ``[]`` per tensor, ``[channels]`` per channel, that of the tensor with one
                 for each block along the axis per block.
-            offset: Same shape, integers; ``None`` for zeros.
+            offset: Same shape, integers; ``None`` for zeros. Of blocks without symmetry it may
+                be float32, and lie between the codes or beyond them.
 
         Raises:
             ConfigError: If a scale is not positive and finite as float32 (of a block it may be
@@ -151,7 +152,7 @@ class Grid:
                 "the policy is POWER_OF_2 but a scale is not a power of two",
                 remedy="round the scale to a power of two",
             )
-        offsets = np.zeros(scales.shape, np.int64) if offset is None else _integers(offset)
+        offsets = np.zeros(scales.shape, np.int64) if offset is None else self._offsets(offset)
         if offsets.shape != scales.shape:
             raise ConfigError(
                 f"offset has shape {list(offsets.shape)}, scale has {list(scales.shape)}",
@@ -301,7 +302,19 @@ class Grid:
                 remedy=f"give one scale for each block along axis {self.axis}",
             )
 
+    def _offsets(self, offset: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Copy to int64; floats of blocks stay floats, for runtimes compute by their type."""
+        array = np.asarray(offset)
+        if self.block is None or self.symmetric or array.dtype != np.float32:
+            return _integers(array)
+        if not np.isfinite(array).all():
+            raise ConfigError("an offset is not finite", remedy="give finite numbers")
+        # Typed as all others are: only code for blocks sees these.
+        return cast("npt.NDArray[np.int64]", array.copy())
+
     def _check_offset(self, offsets: npt.NDArray[np.int64]) -> None:
+        if offsets.dtype.kind == "f":  # no code, and what 0.0 is does not depend on it
+            return
         if self.symmetric and np.any(offsets != 0):
             raise ConfigError(
                 "the policy is SYMMETRICAL but an offset is not 0", remedy="use ASYMMETRICAL"

@@ -9,6 +9,7 @@ Formats: numpy's ``numpy.lib.format`` and PKWARE's APPNOTE.TXT (sections 4.3.6 t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -262,7 +263,35 @@ def _available(ask: Callable[[Any], int]) -> int:
 
 
 def free_memory() -> int:
-    """Return the available memory in bytes; the total memory if only that is known."""
+    """Return the available memory in bytes; the total memory if only that is known.
+
+    In a container that is what the container may still take.
+    """
+    return min(_free_of_machine(), _free_of_container())
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+_LIMITS = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
+"""Files with the limit, what is taken, and of what, of both versions of Linux's control groups."""
+
+
+def _free_of_container(folder: Path = _CGROUP) -> int:
+    """Return what a control group leaves; a large number where there is none, or no limit."""
+    for names in _LIMITS:
+        # The first says "max" where there is no limit.
+        with contextlib.suppress(OSError, ValueError):
+            most, taken, parts = ((folder / name).read_text("ascii") for name in names)
+            kept = dict(line.split() for line in parts.splitlines())
+            # Files that were read are forgotten where memory is needed.
+            taken_for_good = int(taken) - int(kept.get("inactive_file", 0))
+            return max(int(most) - taken_for_good, 0)
+    return 1 << 62
+
+
+def _free_of_machine() -> int:
     try:
         with Path("/proc/meminfo").open(encoding="ascii") as file:  # Linux
             lines = dict(line.split(":", 1) for line in file)

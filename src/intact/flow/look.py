@@ -188,6 +188,7 @@ def verdict_of(looked: PlanFindings, findings: Sequence[Finding]) -> Verdict | N
         samples=len(evidence.plan_runs),
         agreement=None if agrees is None else 100 * float(agrees.mean()),
         decibels=min(errors.decibels.values(), default=None),
+        equal=min((each.share for each in errors.choices.values()), default=None),
         metrics={} if looked.detected is None else dict(looked.detected.figures),
         intervals={} if looked.detected is None else dict(looked.detected.intervals),
         where="" if loss is None else loss.node,

@@ -30,11 +30,17 @@ from intact.flow.shapes import (
 )
 from intact.flow.torch_modules import with_onnx_model
 from intact.limits import SEARCH_CACHE_BYTES, SEARCH_SESSION_BYTES
+from intact.plan import Overrides
 from intact.recipe.kinds import Budget
 from intact.recipe.options import ReplayOptions, SearchOptions
 from intact.results.first_run import draw_sample, run_once
 from intact.results.folder import check_output
-from intact.results.recipes import overrides_of, preprocess_of, recipe_of, target_named
+from intact.results.recipes import (
+    overrides_of,
+    preprocess_of,
+    recipe_of,
+    target_named,
+)
 from intact.results.result import Result
 from intact.results.sources import (
     default_target,
@@ -46,6 +52,7 @@ from intact.results.sources import (
 from intact.results.values import values_of
 from intact.search.cost import CostModel
 from intact.search.logs.log import Log, LogSettings, TrialRecorder, choose, read_log
+from intact.search.logs.settings import BlockSettings
 from intact.search.loop import Search, SearchProgress, warning_lines
 from intact.search.measuring.evaluator import float_score
 from intact.search.measuring.objective import Objective
@@ -131,7 +138,8 @@ def search(options: SearchOptions) -> FoundStrategy:
     begin(options.progress, "reading the model")
     options = with_onnx_model(options)
     target = default_target(options.model) if options.target is None else options.target
-    described = target_of(target)
+    blocks = BlockSettings(options.block, options.zero_points)
+    described = blocks.target(target_of(target))
     deployment = deployment_of(described, options.formats, options.io, options.layout)
     method = Method.of(described, options.method, options.weight_method, options.method_options)
     scored = objective_of(
@@ -183,7 +191,7 @@ def search(options: SearchOptions) -> FoundStrategy:
     result = setup.result(found.best.candidate, course.provenance_text(found), options.mask)
     result.recipe = recipe_of("search", options, result, target=target_named(target))
     begin(options.progress, "running what was made")
-    run_once(result, threads=options.threads)
+    run_once(result, setup.first, threads=options.threads)
     if options.output is not None:
         begin(options.progress, "writing")
         result.save(options.output)
@@ -214,7 +222,8 @@ def replay(options: ReplayOptions) -> Result:
         check_output(Path(options.output))
     entry = choose(read_log(log), options.trial)
     target = entry.settings.target if options.target is None else options.target
-    described = target_of(target)
+    blocks = BlockSettings.read(entry.settings.options)
+    described = blocks.target(target_of(target))
     deployment = deployment_of(described, options.formats, options.io, options.layout)
     shapes = options.input_shape or logged_shapes(entry.settings.options)
     values = options.input_value or logged_values(entry.settings.options)
@@ -227,7 +236,8 @@ def replay(options: ReplayOptions) -> Result:
             f"{log}: trial {options.trial} has no strategy", remedy="choose another trial"
         )
     roundings = Roundings.load(beside(Path(log))) if entry.strategy.rounded else None
-    plan = entry.strategy.plan(graph, described, roundings=roundings)
+    overrides = Overrides(blocks=blocks.of_nodes)
+    plan = entry.strategy.plan(graph, described, overrides, roundings)
     found_by = f"trial {entry.search.trial} of {Path(log).name}"
     plan.provenance = plan.provenance.searched(found_by)
     sample = draw_sample(plan, None)
@@ -386,6 +396,10 @@ class _Course:
             highest_score=math.inf if objective.row.rows is None else objective.row.highest,
         )
 
+    def _blocks(self, space: Space) -> BlockSettings:
+        options = self.options
+        return BlockSettings(options.block, options.zero_points, dict(space.overrides.blocks))
+
     def _settings(self, trial_data: TrialData, goal: Goal) -> LogSettings:
         return LogSettings.of(
             trial_data.space,
@@ -400,6 +414,7 @@ class _Course:
             options=objective_options(trial_data.objective)
             | shape_options(self.shapes)
             | value_options(self.options.input_value)
+            | self._blocks(trial_data.space).options
             | ({"rounding": rounded[:12]} if (rounded := trial_data.roundings.hash) else {}),
         )
 

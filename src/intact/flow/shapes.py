@@ -18,7 +18,7 @@ from intact.engines.session import Optimization, make_session
 from intact.errors import ModelError, SearchError, UsageError
 from intact.formats.registry import expressible
 from intact.graph import Graph, facts, normalize
-from intact.graph.fixed_inputs import fix_arrays
+from intact.graph.fixed_inputs import fix_arrays, fixed_inputs_of
 from intact.graph.passes.input_shapes import Sizes, shown_option
 from intact.plan import Note, NoteKind, Overrides
 from intact.plan.preparation import graphs_for
@@ -48,6 +48,7 @@ class ShapedModels(msgspec.Struct, frozen=True):
         data: The samples, with those that were looked at.
         shapes: Shapes of the inputs, as they were given or found, for formats of fixed sizes.
         notes: What the user should know of them.
+        fixed: Inputs that the user fixed.
         folded: The nodes and operator types that only the model with open sizes has: what computes
             sizes is a constant where they are fixed. A user may name them nevertheless.
     """
@@ -56,11 +57,17 @@ class ShapedModels(msgspec.Struct, frozen=True):
     data: DataSource | None
     shapes: Shapes
     notes: tuple[Note, ...] = ()
+    fixed: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
 
     def overrides(self, given: Overrides | None, graph: Graph) -> Overrides | None:
         """Return what a user overrides in one of the graphs, or in what was made of it."""
         return given and given.without(self.folded - _names(graph))
+
+    def notes_of(self, graph: Graph) -> tuple[Note, ...]:
+        """List what the user should know of one of the graphs, or of what was made of it."""
+        names = [name for name in graph.fixed_inputs if name not in self.fixed]
+        return (*self.notes, *([_constants_note(names)] if names else []))
 
 
 def with_shapes(model: ir.Model, given: Shapes | None, *, in_place: bool = False) -> Graph:
@@ -200,7 +207,8 @@ def _shape_for_formats(
     )
     notes = (_fixed_note(shapes),) if decide else ()
     folded = frozenset.intersection(*(_names(graph) - _names(each) for each in made.values()))
-    return ShapedModels(graphs, data, shapes, notes, folded)
+    own = frozenset(fixed_inputs_of(model))
+    return ShapedModels(graphs, data, shapes, notes, own, folded)
 
 
 def _fix_inputs(
@@ -245,6 +253,16 @@ def _fixed_note(shapes: Shapes) -> Note:
         "",
         "sizes of inputs are fixed to those of the samples: they decide which branches of If run",
         remedy=f"give others: {flags}",
+    )
+
+
+def _constants_note(names: Sequence[str]) -> Note:
+    shown = ", ".join(map(repr, names))
+    return Note(
+        NoteKind.REWRITE,
+        "",
+        f"no input any more, but a constant, as all samples have the same there: {shown}",
+        remedy="give samples that differ there (of which some are padded), and it stays an input",
     )
 
 

@@ -149,7 +149,7 @@ class Plan:
         notes = () if drawn is None else drawn.notes
         return msgspec.structs.replace(
             job,
-            plan=job.plan.with_notes((*notes, *models.notes, *passes.notes)),
+            plan=job.plan.with_notes((*notes, *models.notes_of(job.plan.graph), *passes.notes)),
             requests=passes.requests,
             unasked=passes.unasked,
             floats_ends=not options.quantize_heads,

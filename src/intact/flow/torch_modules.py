@@ -18,7 +18,7 @@ from intact.data.batching import Batch, sample_count
 from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
-from intact.errors import DataError, UsageError
+from intact.errors import DataError, ModelError, UsageError
 from intact.formats.base.format import Io, QuantizedSource, WrittenFiles
 from intact.formats.registry import expressible
 from intact.graph.normalization import normalize
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from intact.recipe.declare import Options
     from intact.recipe.groups import ModelSource, TargetSource
 
+_WRAPPED = (
+    ("_orig_mod", "torch._dynamo.eval_frame.OptimizedModule"),
+    ("module", "torch.nn.DataParallel"),
+    ("module", "torch.nn.parallel.DistributedDataParallel"),
+)
 _WRAPPERS = ("module", "_orig_mod")
 """Where DataParallel and DistributedDataParallel, and compiled modules, keep what they wrap."""
 
@@ -74,12 +79,20 @@ def with_onnx_model(options: O) -> O:
     given: Any = options
     if not is_module(given.model):
         return options
+    given = given.but(model=_unwrapped(given.model))
     # The example is prepared as the samples will be: sizes are exported with it.
     image = (preprocess_of(given) or Preprocess()).image
     model, data = export_to_onnx(
         given.model, given.data, given.example, transform=given.transform, image=image
     )
     return options.but(model=model, data=data, example=None)
+
+
+def _unwrapped(module: Any) -> Any:
+    """Return a module out of what compiles or distributes it."""
+    while (kept := next((n for n, c in _WRAPPED if is_instance(module, c)), None)) is not None:
+        module = getattr(module, kept)
+    return module
 
 
 def export_to_onnx(
@@ -104,6 +117,11 @@ def export_to_onnx(
         DataError: There is no example.
     """
     require_torch()
+    if is_instance(module, "torch.jit.ScriptModule"):
+        raise ModelError(
+            "a module of torch.jit has no Python code, which the export follows",
+            remedy="give the module that it was made of, or an ONNX model",
+        )
     from intact.improve.learn.example import Preparation, as_example, example_of
     from intact.improve.learn.export import argument_names, export_module, optional_names
 

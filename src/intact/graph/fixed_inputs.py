@@ -174,7 +174,7 @@ def without_fixed(source: str, fixed: Arrays, items: Mapping[str, Any]) -> dict[
         if other.size:
             raise DataError(
                 f"{source}: input {name!r} holds other values than those it is fixed to",
-                remedy="leave it out: the model has it as a constant",
+                remedy="give samples that have those too, or quantize again with such samples",
             )
     return {name: item for name, item in items.items() if name not in fixed}
 

@@ -26,7 +26,7 @@ from intact.graph.passes.canonical import (
     write_zeros_as_pads,
 )
 from intact.graph.passes.constant_nodes import split_constants
-from intact.graph.passes.control_flow import MOST_UNROLLED, inline_ifs, unroll_loops
+from intact.graph.passes.control_flow import inline_ifs
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import (
     flatten_weights,
@@ -36,6 +36,7 @@ from intact.graph.passes.gemm import (
 )
 from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.lengths import fold_lengths
+from intact.graph.passes.loops import MOST_UNROLLED, unroll_loops, write_sequences
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import drop_whole_axes, remove_no_ops
 from intact.graph.passes.opset_forms import depends_on_opset, write_opset_forms
@@ -167,7 +168,7 @@ def _simplify(model: ir.Model) -> None:
             changed = inline_ifs(model) > 0
             unrolled = unroll_loops(model, turns)
             turns -= unrolled
-            changed |= unrolled > 0
+            changed |= unrolled + write_sequences(model) > 0
             if changed:
                 write_sums_as_adds(model)
             if not library.is_simple(model):

@@ -100,7 +100,8 @@ def dequantize(
 ) -> npt.NDArray[np.float32]:
     """Turn integer codes into the float32 values they stand for: ``(code - zero_point) * scale``.
 
-    The difference is exact, is rounded to float32 once and multiplied in float32.
+    The difference is exact, is rounded to float32 once and multiplied in float32. Zero points of
+    blocks may be float32; the difference is taken in float32 then.
 
     Args:
         quantized: Integer codes of any shape.
@@ -124,13 +125,17 @@ def dequantize(
             result *= each.factor
         return result
 
-    return _in_pieces(floats_of, np.float32, quantized, scale, zero_point, axis, block)
+    return _in_pieces(
+        floats_of, np.float32, quantized, scale, zero_point, axis, block, between=block is not None
+    )
 
 
 def _difference(
     codes: npt.NDArray[np.integer[Any]], zero: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
     """Return ``codes - zero``, rounded to float32 once; of short codes it is exact in float32."""
+    if zero.dtype.kind == "f":
+        return codes.astype(np.float32) - zero
     if codes.dtype.itemsize <= _SHORT and (np.abs(zero) < _FLOAT32_EXACT // 2).all():
         short = codes.astype(np.float32)
         short -= zero.astype(np.float32)
@@ -233,13 +238,15 @@ def _in_pieces(
     zero_point: npt.ArrayLike,
     axis: int | None,
     block: int | None,
+    *,
+    between: bool = False,
 ) -> npt.NDArray[Any]:
     """Compute something of a tensor: at once, or where it is in blocks a part at a time.
 
     Tables in blocks are the largest tensors there are: what is computed between is not to take
-    their memory several times over.
+    their memory several times over. ``between``: zero points may lie between the codes.
     """
-    factor, zero = _checked_params(scale, zero_point, in_blocks=block is not None)
+    factor, zero = _checked_params(scale, zero_point, in_blocks=block is not None, between=between)
     if block is None:
         broadcast = _broadcast_params(values.shape, factor, zero, axis)
         return compute(_ScaledPiece(values, *broadcast)).reshape(values.shape)
@@ -265,11 +272,12 @@ def _in_pieces(
 
 
 def _checked_params(
-    scale: npt.ArrayLike, zero_point: npt.ArrayLike, *, in_blocks: bool
+    scale: npt.ArrayLike, zero_point: npt.ArrayLike, *, in_blocks: bool, between: bool
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     factor = np.asarray(scale, dtype=np.float32)
     zero = np.asarray(zero_point)
-    if not np.issubdtype(zero.dtype, np.integer):
+    is_between = between and zero.dtype == np.float32
+    if not (is_between or np.issubdtype(zero.dtype, np.integer)):
         raise ConfigError(f"zero points of {zero.dtype}", remedy="pass integers")
     # Formats with scales of blocks store the sign of the largest value in the scale (GGUF's Q4_0
     # for one, whose lowest code has no positive counterpart).
@@ -277,7 +285,7 @@ def _checked_params(
     if not (np.isfinite(factor).all() and usable.all()):
         kind = "is 0 or not finite" if in_blocks else "is not positive and finite"
         raise ConfigError(f"a scale {kind}", remedy="recalibrate the tensor")
-    return factor, zero.astype(np.int64, copy=False)
+    return factor, zero if is_between else zero.astype(np.int64, copy=False)
 
 
 def _broadcast_params(

@@ -17,10 +17,19 @@ _LARGEST_SCALE = float(np.finfo(np.float32).max)
 
 
 class QuantParams(NamedTuple):
-    """Scale (float32) and zero point (int64): 0-d per tensor, ``[channels]`` per channel."""
+    """Scale (float32) and zero point (int64): 0-d per tensor, ``[channels]`` per channel.
+
+    Zero points of blocks may lie between the codes, where a file of others has them so: they are
+    float32 then.
+    """
 
     scale: npt.NDArray[np.float32]
     zero_point: npt.NDArray[np.int64]
+
+    @property
+    def lies_between(self) -> bool:
+        """Whether zero points lie between the codes."""
+        return self.zero_point.dtype.kind == "f"
 
 
 def check_code_range(quant_min: int, quant_max: int) -> None:

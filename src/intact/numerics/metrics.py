@@ -159,7 +159,27 @@ def accuracy_difference(
     )
 
 
-def binomial_interval(successes: int, trials: int) -> tuple[float, float]:
+def share_interval(shares: npt.NDArray[np.float64], numbers: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share that is the mean of samples' own, as fractions.
+
+    The numbers of a sample are alike, more or less: they count as so many trials as the spread
+    between samples says, as many as samples at least and as numbers at most.
+
+    Args:
+        shares: The share of each sample, ``[samples]``, one or more.
+        numbers: Of how many numbers each is the share.
+
+    >>> share_interval(np.ones(8), 1) == binomial_interval(8, 8)
+    True
+    """
+    samples, mean, spread = len(shares), float(shares.mean()), float(shares.var())
+    # A spread of none says that they are as good as numbers of their own.
+    trials = mean * (1 - mean) / spread * samples if spread else math.inf
+    trials = min(max(trials, samples), samples * numbers)
+    return binomial_interval(mean * trials, trials)
+
+
+def binomial_interval(successes: float, trials: float) -> tuple[float, float]:
     """Return the 95 % interval of a probability, as fractions.
 
     It is Wilson's (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927), which holds for few trials and near
@@ -177,6 +197,55 @@ def binomial_interval(successes: int, trials: int) -> tuple[float, float]:
     spread = share * (1 - share) / trials + square / (4 * trials * trials)
     margin = _NORMAL_95 * math.sqrt(spread) / (1 + square / trials)
     return max(centre - margin, 0.0), min(centre + margin, 1.0)
+
+
+class EqualShare(NamedTuple):
+    """How much of two results is equal, with its 95 % interval.
+
+    Attributes:
+        percent: Percent of the numbers that are equal.
+        low: Lower end of the interval.
+        high: Upper end.
+    """
+
+    percent: float
+    low: float
+    high: float
+
+
+class Equality(NamedTuple):
+    """How much of an output is equal, by sample.
+
+    Attributes:
+        shares: The share of equal numbers, float64 ``[samples]``; 0 where shapes differ.
+        numbers: Number of the numbers of a sample.
+    """
+
+    shares: npt.NDArray[np.float64]
+    numbers: int
+
+    @classmethod
+    def of(cls, reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int) -> Equality:
+        """Compare a batch of which so many samples are real; what has no axis of them is one."""
+        rows = count if reference.ndim and len(reference) >= count else 1
+        if reference.shape != actual.shape:
+            return cls(np.zeros(rows), 1)
+        size = len(reference) if rows == count and reference.ndim else 1
+        equal = (reference == actual).reshape(size, -1)[:rows]
+        return cls(equal.mean(axis=1) if equal.size else np.ones(rows), max(equal.shape[1], 1))
+
+    def joined(self, more: Equality) -> Equality:
+        """Return the same of these samples and of more."""
+        shares = np.concatenate([self.shares, more.shares])
+        return Equality(shares, max(self.numbers, more.numbers))
+
+    @property
+    def share(self) -> EqualShare:
+        """The share of all numbers, with its interval."""
+        share = float(self.shares.mean())
+        low, high = share_interval(self.shares, self.numbers)
+        # Wilson's ends at 1 but for a rounding error.
+        return EqualShare(100 * share, 100 * low, 100 * max(high, share))
 
 
 def decibels(signal: float, noise: float) -> float:

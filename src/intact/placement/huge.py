@@ -114,6 +114,9 @@ def _ways(
         )
 
     def widened() -> tuple[Job, Scaled, str]:
+        given = job.planner.overrides
+        if given is not None and given.activation_bits is not None:
+            raise IntactError("all activations have the width that the user gives")
         places = widened_places(job.plan.graph, tensors)
         changed = job.with_bits(places)
         return changed, rescale(changed), f"{len(places)} tensor(s) have 16 bits"

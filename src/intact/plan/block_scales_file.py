@@ -37,7 +37,9 @@ def block_scales(configs: Mapping[TensorEnd, TensorQuantConfig]) -> dict[str, Ar
         if params is None or not has_block_scales(config):
             continue
         found[f"{end}{_SCALE}"] = params.scale
-        if params.zero_point.any():
+        if params.lies_between:
+            found[f"{end}{_OFFSET}"] = params.zero_point
+        elif params.zero_point.any():
             # Millions of zero points: a byte each and not eight.
             least = min(_TYPES - {np.dtype("f4")}, key=lambda each: _fits(params.zero_point, each))
             found[f"{end}{_OFFSET}"] = params.zero_point.astype(least)
@@ -104,4 +106,5 @@ def _pairs(
         scale = arrays.get(f"{end}{_SCALE}")
         if scale is not None and scale.dtype == np.float32:
             offset = arrays.get(f"{end}{_OFFSET}", np.zeros(scale.shape, np.int64))
-            yield end, (scale, offset.astype(np.int64))
+            is_between = offset.dtype.kind == "f"
+            yield end, (scale, offset if is_between else offset.astype(np.int64))

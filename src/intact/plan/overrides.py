@@ -15,6 +15,10 @@ from intact.plan.quantized_graph import Direction, Note, NoteKind, TensorEnd
 _PART = re.compile(r"(?P<node>.+)\.(weight|(input|output)(\[\d+\])?)", re.DOTALL)
 
 
+WIDEST_CODES = 16
+"""Wider integers are accumulators: the target decides their width."""
+
+
 class Overrides(msgspec.Struct, frozen=True):
     """The user's overrides of a target.
 
@@ -69,8 +73,10 @@ class Overrides(msgspec.Struct, frozen=True):
             **{str(end): bits for end, bits in self.widths.items()},
         }
         for where, bits in widths.items():
-            if bits is not None and not 2 <= bits <= 16:
-                raise UsageError(f"{where}: {bits} bits", remedy="give a width from 2 to 16")
+            if bits is not None and not 2 <= bits <= WIDEST_CODES:
+                raise UsageError(
+                    f"{where}: {bits} bits", remedy=f"give a width from 2 to {WIDEST_CODES}"
+                )
 
     def without(self, names: Collection[str]) -> Overrides:
         """Leave out what is said of these nodes and operator types."""

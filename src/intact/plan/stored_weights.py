@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.config import TensorQuantConfig
+from intact.config import PerBlock, TensorQuantConfig
 from intact.graph.ops import input_value
 from intact.graph.stored_weights import block_axes, stored_weight_axes
 from intact.ops.operators import Gather
@@ -77,6 +77,11 @@ def _length(node: ir.Node, slot: int, axis: int) -> int:
 def is_cached(config: TensorQuantConfig) -> bool:
     """Tell whether what an end reads is appended to a cache, as codes."""
     return config.detail.get(CACHED) is True
+
+
+def is_in_blocks(config: TensorQuantConfig) -> bool:
+    """Tell whether an end is a weight whose blocks have scales of their own."""
+    return isinstance(config.granularity, PerBlock)
 
 
 def is_stored(config: TensorQuantConfig) -> bool:

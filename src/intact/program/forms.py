@@ -63,7 +63,7 @@ def encoding_of(point: QuantPoint) -> Encoding:
         )
     return Encoding(
         np.asarray(params.scale, np.float32),
-        np.asarray(params.zero_point, np.int64),
+        params.zero_point,
         config.quant_min,
         config.quant_max,
         config.granularity.axis,

@@ -29,7 +29,7 @@ class Encoding:
 
     Attributes:
         scale: float32, ``[]``, ``[channels]``, or one for each block of the tensor.
-        zero_point: int64, of the same shape.
+        zero_point: int64, of the same shape; of blocks float32 where they lie between the codes.
         quant_min: Smallest code.
         quant_max: Largest code.
         axis: The axis of channels or blocks of the tensor as it is stored; None for one scale.

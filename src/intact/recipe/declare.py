@@ -306,6 +306,18 @@ def _declared_in(group: type[Options], section: str) -> Iterator[Option]:
         )
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("trials", "n_trials", "num_trials", "max_trials"), "budget"),
+    **dict.fromkeys(
+        ("calibration_data", "calibration_dataset", "calib_data", "dataset", "dataloader"), "data"
+    ),
+    **dict.fromkeys(("num_samples", "subset_size", "calibration_samples"), "samples"),
+    **dict.fromkeys(("ignored_scope", "nodes_to_exclude", "exclude"), "keep_float"),
+    **dict.fromkeys(("calibrate_method", "calibration_method"), "method"),
+}
+"""What other tools call an option: its name here."""
+
+
 def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
     """Give a function that takes a recipe the recipe's options as its arguments.
 
@@ -323,7 +335,11 @@ def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{function.__name__}(): {error}") from None
+                # What may be given without its name tells what was taken for what.
+                kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD
+                names = [n for n, each in signature.parameters.items() if each.kind is kinds]
+                places = f"its arguments are {', '.join(names)}, then by name"
+                raise TypeError(f"{function.__name__}(): {error}; {places}") from None
             options = recipe(*args, **kwargs)
             # The function only: what its result computes later has usual limits again.
             with options.in_force():
@@ -371,7 +387,10 @@ def _refuse_unknown(name: str, recipe: Any, given: Mapping[str, object]) -> None
             from intact.errors import nearest
 
             message = f"{name}() got an unexpected keyword argument {each!r}; "
-            raise TypeError(message + nearest(each, known))
+            elsewhere = _ELSEWHERE.get(each)
+            if elsewhere in known:
+                raise TypeError(f"{message}here it is called {elsewhere!r}")
+            raise TypeError(message + nearest(each, known, listed_by=f"help(intact.{name})"))
 
 
 def _insert_arguments(doc: str, recipe: Any) -> str:

@@ -352,8 +352,8 @@ class FloatOptions(Options, kw_only=True):
     )
 
 
-class BlockOptions(FloatOptions, ActivationOptions, WidthOptions, kw_only=True):
-    """Options of weights in blocks and of quantized caches, as language models use them."""
+class BlockSizeOptions(WidthOptions, kw_only=True):
+    """Options of weights in blocks."""
 
     section: ClassVar[str] = "What is quantized"
 
@@ -367,6 +367,13 @@ class BlockOptions(FloatOptions, ActivationOptions, WidthOptions, kw_only=True):
     zero_points: bool = option(
         Flag(), False, "With --block: give each block a zero point beside its scale."
     )
+
+
+class BlockOptions(FloatOptions, ActivationOptions, BlockSizeOptions, kw_only=True):
+    """Options of weights in blocks and of quantized caches, as language models use them."""
+
+    section: ClassVar[str] = "What is quantized"
+
     cache_bits: int | None = option(
         Whole(),
         None,

@@ -361,7 +361,7 @@ def overrides() -> Kind[Overrides]:
 
 
 TARGET = Given(
-    "the name of a target, the path of a TOML file or a Target",
+    "the name of a target, the path of a TOML file or a Target (for several, quantize_for)",
     ["intact.targets.schema.Target"],
     "NAME|FILE.toml",
 )

@@ -23,6 +23,7 @@ from intact.recipe.groups import (
     RESULT,
     SAMPLES,
     BlockOptions,
+    BlockSizeOptions,
     CalibrationOptions,
     ClusterOptions,
     FormatOptions,
@@ -258,7 +259,7 @@ class SearchOptions(
     ImageStepOptions,
     CalibrationOptions,
     GraphOptions,
-    WidthOptions,
+    BlockSizeOptions,
     FormatOptions,
 ):
     """The options of `search_strategy`."""

@@ -261,10 +261,13 @@ class Job(msgspec.Struct, frozen=True):
         """Return the job that gives places these bit-widths in all its plans, beside those asked.
 
         Args:
-            places: Bit-widths as in `Overrides.bits`; those that the user gave stay.
+            places: Bit-widths as in `Overrides.bits`, by node; those that the user gave stay, by
+                pattern too.
         """
         base = self.planner.overrides or Overrides()
-        overrides = msgspec.structs.replace(base, bits={**places, **base.bits})
+        asked = base.resolved(self.plan.graph).overrides.bits
+        more = {place: bits for place, bits in places.items() if place not in asked}
+        overrides = msgspec.structs.replace(base, bits={**more, **base.bits})
         return self._replanned(msgspec.structs.replace(self.planner, overrides=overrides))
 
     def in_float(

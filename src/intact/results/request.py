@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from intact.calibrate.method import Method
-from intact.errors import UsageError
+from intact.errors import MissingExtraError, UsageError
 from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.improve.passes import requests_of
@@ -45,13 +45,23 @@ Ready: TypeAlias = tuple[Target, tuple[Method, ...], Deployment]
 def ready_targets(
     options: QuantizationOptions, targets: Sequence[Target], refusals: Refusals
 ) -> list[Ready]:
-    """Return the methods and the deployment of each target that has what is asked for."""
+    """Return the methods and the deployment of each target that has what is asked for.
+
+    Raises:
+        MissingExtraError: A package that one needs is not installed.
+    """
     found = []
     given = (options.method, options.weight_method, options.method_options)
     for each in targets:
         with refusals.of(each.name):
             deployment = deployment_of(each, options.formats, options.io, options.layout)
             found.append((each, Method.candidates(each, *given), deployment))
+    # A package is soon installed, and its target left out before: neither is to be told after
+    # minutes of work for the others.
+    for name, error in refusals.errors.items():
+        if isinstance(error, MissingExtraError):
+            remedy = f"{error.remedy}, or leave out --target {name}"
+            raise MissingExtraError(error.problem, remedy=remedy)
     return found
 
 

@@ -20,6 +20,7 @@ from intact.formats.registry import (
 )
 from intact.graph import Graph, normalize
 from intact.plan.provenance import CHANNELS_LAST
+from intact.recipe.kinds import is_instance
 from intact.results.folder import PLAN, refuse_several
 from intact.results.job import Deployment
 from intact.results.result import Result
@@ -175,6 +176,12 @@ def open_source(model: ModelSource) -> FloatSource | QuantizedSource:
     Raises:
         ModelError: It cannot be read.
     """
+    if is_instance(model, "torch.nn.Module"):
+        raise UsageError(
+            f"a {type(model).__name__} is a torch.nn.Module, and this takes a model as ONNX",
+            remedy="export it: torch.onnx.export(module.eval(), (example_batch,), 'model.onnx', "
+            "dynamo=True)",
+        )
     if isinstance(model, str | Path):
         # A folder of several results has no model of its own, and a reader would only say that it
         # is no file.

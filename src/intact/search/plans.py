@@ -30,11 +30,13 @@ from intact.plan import (
     TensorEnd,
     quantizes,
 )
+from intact.plan.overrides import WIDEST_CODES
 from intact.plan.points import QuantPlace
+from intact.plan.stored_weights import is_in_blocks
 from intact.plan.widths import Missing, missing_operator, operator_notes, width_notes
 from intact.search.roundings import Roundings
 from intact.search.space import FLOAT, Candidate, Space
-from intact.search.strategy import WIDEST_CODES, Outline, Strategy, Threshold, has_integers
+from intact.search.strategy import Outline, Strategy, Threshold, has_integers
 from intact.search.strategy import threshold_of as threshold_of_scale
 from intact.search.structures import ChosenEnd, Grids, Structure
 
@@ -73,6 +75,8 @@ def _threshold_tensors(plan: QuantizedGraph) -> Iterator[_ThresholdTensor]:
         for end, config in ends:
             # Named by the producer even where a reader's config counts: a strategy has one name a
             # tensor.
+            if is_in_blocks(config):  # its scales follow from the weight
+                continue
             if has_integers(config) and config.bits <= WIDEST_CODES:
                 named = end if node is None else ends[0][0]
                 readers = tuple((reader, slot) for reader, slot, _ in reads)

@@ -27,6 +27,7 @@ from intact.errors import DataError, IntactError, PlanError
 from intact.graph import bias_slot
 from intact.numerics.affine_params import QuantParams
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan.stored_weights import is_in_blocks
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -170,6 +171,8 @@ class Roundings:
                     remedy=f"put the search's file *{SUFFIX} beside its log again",
                 )
             reason = _misfit(plan, end, known)
+            if is_in_blocks(config) and not reason:  # a strategy has no scales of blocks
+                config.set_params(known.scale, config.offset)
             if reason or not np.array_equal(np.asarray(config.scale), known.scale):
                 raise PlanError(
                     f"the strategy's rounded weight at {name!r}: {reason or 'another scale'}",

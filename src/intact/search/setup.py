@@ -94,6 +94,7 @@ class Setup:
         preprocess: Kept in the result.
         shapes: The shapes of most samples, where the model leaves them open.
         threads: Number of threads in all; 0 takes all cores.
+        first: The inputs of one sample.
         notes: What the comparison of the graph with the given model found.
         rounding: How weights of few bits are rounded.
     """
@@ -108,6 +109,7 @@ class Setup:
     preprocess: Preprocess
     shapes: Mapping[str, tuple[int, ...]]
     threads: int
+    first: Batch
     notes: tuple[Note, ...] = ()
     rounding: Rounding = field(default_factory=Rounding)
 
@@ -166,6 +168,7 @@ class Setup:
             preprocess,
             seen.shapes,
             threads,
+            seen.first,
             compared.notes,
         )
 

@@ -28,9 +28,10 @@ from intact.graph import (
     moves_values,
     weight_slot,
 )
+from intact.graph.tied_tables import tied_tables
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan, quantizes
 from intact.plan.inference import widest_bits
-from intact.plan.stored_weights import is_stored
+from intact.plan.stored_weights import is_in_blocks, is_stored
 from intact.plan.topology import sole_reader
 from intact.targets import Target
 
@@ -143,8 +144,10 @@ class Space:
             owners = (found or _producers(plan, ends, claimed)) if allow_float else ()
             first = plan.configs[ends[0]]
             choices = _choices(widest(plan, ends), widths)
+            if is_in_blocks(first):
+                choices, owners = _block_widths(target, first.bits, widths), ()
             # A prescribed scale is for one width only, and stored integers have theirs.
-            if first.dominator.detail.get("fixed") or is_stored(first):
+            elif first.dominator.detail.get("fixed") or is_stored(first):
                 choices = (first.bits,)
             if any(_is_fixed_by_user(plan, end, overrides) for end in ends):
                 choices, owners = (first.bits,), ()
@@ -255,10 +258,38 @@ def _scale_groups(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, ...]]:
         is_hidden = config.state is QuantState.OVERLAPPED
         if (quantizes(config) or is_hidden) and not _is_bias(plan, end, config):
             groups.setdefault(id(config.dominator), []).append(end)
+    # A table that a layer multiplies with too is in the file once, where both have one width.
+    for table, weight in tied_in_blocks(plan):
+        first, second = (id(plan.configs[end].dominator) for end in (table, weight))
+        if first != second:
+            groups[first] += groups.pop(second)
     for ends in groups.values():
         # Stable: the dominator comes first and names the group, the others keep the graph's order.
         ends.sort(key=lambda end: plan.configs[end].dominator is not plan.configs[end])
         yield tuple(ends)
+
+
+def tied_in_blocks(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, TensorEnd]]:
+    """Yield where tables in blocks are looked up, and where one layer multiplies with each."""
+    # Comparing tables reads them from disk.
+    if not any(is_in_blocks(config) for config in plan.configs.values()):
+        return
+    taken: set[TensorEnd] = set()
+    for lookup, layer, _ in tied_tables(plan.graph):
+        ends = TensorEnd.input(str(lookup.name), 0), TensorEnd.input(str(layer.name), 1)
+        configs = [plan.configs[end] for end in ends if end in plan.configs]
+        sizes = [each.grid.block for each in configs if is_in_blocks(each) and quantizes(each)]
+        if len(sizes) == 2 and sizes[0] == sizes[1] and ends[0] not in taken:
+            taken.add(ends[0])
+            yield ends
+
+
+def _block_widths(target: Target, own: int, widths: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the widths that codes in blocks are stored in, or those that are asked for."""
+    held = () if target.blocks is None else target.blocks.bits
+    allowed = [bits for bits in held if bits >= NARROWEST] if widths is None else widths
+    found = {bits for bits in allowed if bits <= max(held, default=own)}
+    return tuple(sorted(found, reverse=True)) or (own,)
 
 
 def _is_bias(plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig) -> bool:

@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.calibrate.assign import activate
+from intact.calibrate.method import Method
 from intact.calibrate.scales.bias import assign_biases
+from intact.calibrate.scales.ranges import weight_params
 from intact.calibrate.scales.roles import is_fixed
 from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig
 from intact.errors import ConfigError, PlanError
@@ -25,6 +27,9 @@ from intact.graph import Graph, Role, constant_array, input_role
 from intact.numerics.affine_params import QuantParams
 from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.given_scales import GIVEN
+from intact.plan.overrides import WIDEST_CODES
+from intact.plan.points import quantization_places
+from intact.plan.stored_weights import is_in_blocks
 from intact.plan.topology import decide, kept_float_entry
 from intact.plan.untie import RequantizeReason, requantized
 from intact.search.roundings import Roundings
@@ -33,10 +38,6 @@ from intact.targets import Target
 Threshold: TypeAlias = float | list[float]
 
 """One number, or one for each channel."""
-
-WIDEST_CODES = 16
-
-"""Wider integers are accumulators: the target decides their width."""
 
 
 def has_integers(config: TensorQuantConfig) -> bool:
@@ -188,7 +189,9 @@ class Outline:
                 if requantized(each) is RequantizeReason.UNLIKE
             ],
         )
-        owners = tuple((str(end), end) for end, _ in scale_owners(plan))
+        owners = tuple(
+            (str(end), end) for end, each in scale_owners(plan) if not is_in_blocks(each)
+        )
         return Outline(topology, integers, owners)
 
 
@@ -203,7 +206,8 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             the first that reads it where none does. One number, or one for each channel. Biases
             have none: their scale is the product of those of input and weight.
         scales: The scales by the end that owns each, shaped like thresholds. Empty in strategies of
-            others: their scales are those of the thresholds at these ends.
+            others: their scales are those of the thresholds at these ends. Those of blocks are not
+            here: they follow from the weight.
         zero_points: Zero points by the end that owns a scale, where codes are unsigned or
             asymmetric. Their sign bit is 0 and the threshold is the width of the range. Elsewhere
             the sign bit is 1.
@@ -343,7 +347,10 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             requests = msgspec.structs.replace(requests, keep_float=(*requests.keep_float, *found))
 
     def _set_scales(self, plan: QuantizedGraph) -> None:
-        owners = {str(end): config for end, config in scale_owners(plan)}
+        owners = {
+            str(end): config for end, config in scale_owners(plan) if not is_in_blocks(config)
+        }
+        self._set_scales_of_blocks(plan)
         ends = set(map(str, plan.configs))
         # Thresholds may be of any end, scales only of those that own one.
         _refuse_odd("thresholds", self.thresholds, ends & {*self.thresholds})
@@ -374,6 +381,21 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"the strategy's {what} at {name!r}: the target prescribes another scale",
                     remedy=_REMEDY,
                 )
+
+    def _set_scales_of_blocks(self, plan: QuantizedGraph) -> None:
+        # Millions, which follow from weight and method; rounded ones are set with their integers.
+        for place in quantization_places(plan):
+            config = plan.configs[place.ends[0]]
+            if not is_in_blocks(config):
+                continue
+            target = plan.target
+            params = weight_params(
+                place.point(plan),
+                Method.of(target, None, self.methods.weights),
+                truncates=target.weight.truncated_zero_point,
+                blocks=target.blocks,
+            )
+            config.set_checked(params)
 
     def _check_nodes(self, plan: QuantizedGraph) -> None:
         for name, decision in plan.decisions.items():

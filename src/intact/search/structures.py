@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from intact.calibrate.assign import Points
 from intact.config import Grid, QuantState
 from intact.graph import Role, input_role, weight_scale_axis
@@ -17,6 +19,7 @@ from intact.plan.build import structured
 from intact.plan.points import QuantPlace, quantization_places
 from intact.plan.schemes import config_from_scheme
 from intact.plan.signs import signs_of
+from intact.plan.stored_weights import is_in_blocks
 from intact.plan.widths import Missing, missing_operator, width_notes
 from intact.targets import TensorScheme
 
@@ -232,7 +235,10 @@ def _places(
         is_input = end.direction is Direction.INPUT
         value = (node.inputs if is_input else node.outputs)[end.slot]
         scheme, axis = None, None
-        if is_input and input_role(node, end.slot) is Role.WEIGHT:
+        if is_in_blocks(config):
+            scheme = msgspec.structs.replace(target.weight_scheme(rule), block=config.grid.block)
+            axis = config.grid.axis
+        elif is_input and input_role(node, end.slot) is Role.WEIGHT:
             scheme, axis = target.weight_scheme(rule), weight_scale_axis(node)
         else:
             unsigned = signs.is_unsigned(node, value, is_input=is_input)

@@ -21,8 +21,15 @@ from intact.data.stream import Samples
 from intact.errors import ConfigError
 from intact.improve.presets import FEW_BITS, Preset, Weakness, passes_of
 from intact.improve.refine.moments import LastMoments
-from intact.improve.refine.rounding import MOST_SAMPLES, OBSERVER, RoundingChoice, RoundingSite
-from intact.improve.refine.walk import Array, Stop, Walk
+from intact.improve.refine.rounding import (
+    MOST_SAMPLES,
+    OBSERVER,
+    RoundingChoice,
+    RoundingSite,
+    with_table,
+)
+from intact.improve.refine.tied import tables_of_layers
+from intact.improve.refine.walk import Array, Walk
 from intact.plan import QuantizedGraph
 from intact.program.lower.chains import Points
 from intact.search.plans import Planner
@@ -101,7 +108,7 @@ def rounding_of(
     # Threads of NumPy's own would change the order of sums.
     with threadpool_limits(1, "blas"):
         walk = Walk(widest, replace(samples, progress=progress), most=MOST_SAMPLES, threads=threads)
-        tried = dict(_round_all(walk, plans))
+        tried = dict(_round_all(walk, plans, samples.first(MOST_SAMPLES)))
     found = {place: each for place, each in tried.items() if each is not None}
     return Rounding(Roundings(found, OBSERVER), len(tried), time.perf_counter() - start)
 
@@ -122,13 +129,14 @@ def _uniform_candidates(space: Space) -> Iterator[tuple[int, Candidate]]:
 
 
 def _round_all(
-    walk: Walk, plans: Mapping[int, QuantizedGraph]
+    walk: Walk, plans: Mapping[int, QuantizedGraph], samples: Samples
 ) -> Iterator[tuple[Place, RoundedWeight | None]]:
     """Yield each weight at each of its few widths; None where rounding to nearest is better.
 
     Moments of a layer's input are counted once for all its widths, and then dropped.
     """
     points, last = {bits: Points.of(plan) for bits, plan in plans.items()}, LastMoments()
+    tied = {bits: tables_of_layers(plan, points[bits]) for bits, plan in plans.items()}
     for stop in walk:
         for bits, plan in plans.items():
             site = RoundingSite.of(plan, points[bits], stop.node)
@@ -136,15 +144,16 @@ def _round_all(
             # width.
             if site is None or site.weight.config.bits != bits:
                 continue
-            found = _round(site, walk, stop, last)
+            choice, found = site.choose(site.moments(walk.points, stop, last)), None
+            table = tied[bits].get(stop.node)
+            if choice is not None and choice.is_better:
+                is_tied = stop.node in tied[bits]
+                is_kept = not is_tied or with_table(plan, stop.node, choice, samples)[1]
+                found = _as_integers(site, choice) if is_kept else None
             yield Place(site.weight.end, bits), found
-
-
-def _round(site: RoundingSite, walk: Walk, stop: Stop, last: LastMoments) -> RoundedWeight | None:
-    found = site.choose(site.moments(walk.points, stop, last))
-    if found is None or not found.is_better:
-        return None
-    return _as_integers(site, found)
+            if found is not None and table is not None:
+                scale, codes = (np.ascontiguousarray(a.T) for a in (found.scale, found.codes))
+                yield Place(table.end, bits), RoundedWeight(scale, codes)
 
 
 def _as_integers(site: RoundingSite, found: RoundingChoice) -> RoundedWeight | None:

@@ -29,7 +29,9 @@ class BlockForm(enum.StrEnum):
     FUSED = "fused"
     """As one operator that reads codes."""
     DEQUANTIZED = "dequantized"
-    """As a float operator behind one that makes floats of codes."""
+    """As a float operator behind one that makes floats of codes, row by row."""
+    IN_PLACE = "in_place"
+    """So too, of codes that lie as the weight lies: nothing stands between the two."""
 
 
 class BlockActivations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +63,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         sizes: How many neighbours a block may have, the usual number first.
         symmetric: Whether blocks have no zero point unless asked for.
         zero_points: Whether blocks may have zero points.
+        float_zero_points: Whether they may lie between the codes, as files of others have them.
         signed_scales: Whether scales may be negative. A symmetric block then uses its lowest code
             for the value of largest magnitude.
         scale_type: The type of scales.
@@ -75,6 +78,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sizes: tuple[int, ...]
     symmetric: bool = True
     zero_points: bool = True
+    float_zero_points: bool = False
     signed_scales: bool = False
     scale_type: ScaleType = ScaleType.FLOAT32
     tables: bool = True
@@ -82,6 +86,11 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     form: BlockForm = BlockForm.FUSED
     dynamic: BlockActivations | None = None
     reason: str
+
+    @property
+    def holds_between(self) -> bool:
+        """Whether a zero point may lie between the codes; that of DequantizeLinear is a code."""
+        return self.float_zero_points and self.form is BlockForm.FUSED
 
     def stored_bits(self, bits: int) -> int:
         """Return the width in which codes are stored.

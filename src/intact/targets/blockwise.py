@@ -44,7 +44,7 @@ def in_blocks(
     if blocks is None:
         raise UsageError(
             f"--block {size}: target {target.name} has no weights in blocks",
-            remedy=f"leave it out, or give --target {_able(target)}",
+            remedy=f"leave it out, or give --target {able_in_blocks(target)}",
         )
     width = blocks.bits[0] if bits is None else bits
     check_size(f"--block {size}", size, target)
@@ -101,15 +101,23 @@ def in_blocks(
     return made if blocks.dynamic is None else _dynamic(made, blocks.dynamic, scheme)
 
 
-def _able(target: Target) -> str:
+def able_in_blocks(target: Target, *, between: bool = False) -> str:
     """Name the shipped targets that have weights in blocks: of the same formats, if there are.
 
     Those that extend one of them are left out.
+
+    Args:
+        target: What has none.
+        between: Only those whose zero points may lie between the codes.
     """
     from intact.targets.load import load_target, target_names  # for an error alone
 
     known = [load_target(name) for name in target_names()]
-    names = {each.name for each in known if each.blocks is not None}
+    names = {
+        each.name
+        for each in known
+        if each.blocks is not None and (each.blocks.holds_between or not between)
+    }
     able = [each for each in known if each.name in names and each.extends not in names]
     alike = [each for each in able if each.formats == target.formats]
     return " or ".join(each.name for each in alike or able)

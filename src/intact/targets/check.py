@@ -89,6 +89,11 @@ def _check_blocks(target: Target, file: str) -> None:
             f"{file}: [blocks] symmetric is false, and zero_points too",
             remedy="set one of them to true",
         )
+    if blocks.float_zero_points and not blocks.zero_points:
+        raise TargetError(
+            f"{file}: [blocks] zero_points is false, float_zero_points is true",
+            remedy="set zero_points to true, or leave float_zero_points out",
+        )
 
 
 def _check_cache(target: Target, file: str) -> None:

@@ -114,11 +114,33 @@ def _source(name_or_path: str | Path) -> _Source:
         if found := _named(text) or _named(text.lower()):
             return found
         if not text.endswith(".toml") and "/" not in text and "\\" not in text:
-            raise TargetError(
-                f"unknown target {quoted(text)}",
-                remedy=nearest(plain(text), target_names(), listed_by="intact targets"),
-            )
+            raise TargetError(f"unknown target {quoted(text)}", remedy=_remedy(plain(text)))
     return _Source(printable(text), Path(name_or_path))
+
+
+_ELSEWHERE = {
+    **dict.fromkeys(("cpu", "ort", "onnx", "vnni"), "onnxruntime"),
+    **dict.fromkeys(("ov", "intel", "nncf"), "openvino"),
+    **dict.fromkeys(("trt", "nvidia", "jetson"), "tensorrt"),
+    **dict.fromkeys(("litert", "tensorflow-lite", "tensorflow", "tf", "android"), "tflite"),
+    **dict.fromkeys(("tflm", "cmsis-nn", "stm32", "esp32", "cortex-m"), "tflite-micro"),
+    **dict.fromkeys(("vela", "ethos-u55", "ethos-u65"), "ethos-u"),
+    **dict.fromkeys(("qnn", "snpe", "qualcomm", "htp", "hexagon", "aimet"), "qualcomm-htp"),
+    "xnnpack": "tflite-xnnpack",
+}
+"""What others call what a target stands for: runtimes, tools, vendors and chips."""
+
+
+def _remedy(name: str) -> str:
+    """Say what to write for a name that no target has."""
+    names = target_names()
+    parts = [part.strip() for part in name.split(",")]
+    if len(parts) > 1 and set(parts) <= set(names):
+        return f"give each by itself: {' '.join(f'--target {part}' for part in parts)}"
+    elsewhere = _ELSEWHERE.get(name.lower().replace("_", "-").replace(" ", "-"))
+    if elsewhere in names:
+        return f"{elsewhere!r} is the target for it; see `intact targets`"
+    return nearest(name, names, listed_by="intact targets")
 
 
 def _named(name: str) -> _Source | None:

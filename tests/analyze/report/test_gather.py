@@ -290,3 +290,17 @@ def test_errors_of_layers_are_measured_once(folder: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(f"{module}.model_errors", counted)
     intact.report(folder, leave_out=["verification"])
     assert len(measured) == 1
+
+
+def test_a_result_that_another_runtime_runs_has_its_accuracy(tmp_path: Path) -> None:
+    data = samples()
+    result = intact.quantize(evil_model(), data, target="tflite", preset="fast")
+    found = intact.report(result, data, output=tmp_path / "page.html", leave_out=["diagnosis"])
+    assert found.accuracy is not None
+    assert not found.left_out
+
+
+def test_a_report_is_a_line_where_it_is_printed(folder: Path) -> None:
+    found = intact.report(folder, leave_out=["errors", "diagnosis", "verification"])
+    assert repr(found).startswith("Report(")
+    assert len(repr(found)) < 400

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import intact
 from intact.config import PerBlock, PerRow, QuantState
-from intact.errors import ModelError
+from intact.errors import ExportError, ModelError
 from intact.formats.base.report import Verification
 from intact.formats.onnx_qdq.read import is_quantized, read_qdq
 from intact.graph import load_model
@@ -275,8 +275,8 @@ def test_forms_of_parameters_are_read(changes: dict[str, Any]) -> None:
         ({"codes": np.zeros((6, 2, 15), np.uint8)}, "its codes have 180 bytes"),
         ({"codes": np.zeros((6, 2, 16), np.int8)}, "no bytes"),
         ({"zeros": np.zeros((6, 3), np.uint8)}, "it has 18 zero points"),
-        ({"zeros": np.full((6, 2), 0.5, np.float32)}, "no whole numbers"),
-        ({"zeros": np.full((6, 2), 16, np.float32)}, "no code of 4 bits"),
+        ({"zeros": np.full((6, 2), np.inf, np.float32)}, "a zero point of it is not finite"),
+        ({"zeros": np.full((6, 2), 16, np.int32)}, "no code of 4 bits"),
         ({"bits": 5}, "its codes have 5 bits; use 2, 4 or 8"),
         ({"block_size": 0}, "its block_size is 0"),
         ({"K": -1}, "its K is -1"),
@@ -288,6 +288,63 @@ def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], message:
     assert str(found.value).startswith("node 'product' (MatMulNBits): ")
     assert "\n" not in str(found.value)
     assert found.value.remedy
+
+
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("zeros", [[-3.25, 9.0625], [8.0, 7.0], [0.0, 0.0], [20.1, 1 / 3]])
+def test_zero_points_between_codes_are_kept(zeros: list[float], level: int) -> None:
+    """As HQQ writes them; the runtime computes with floats then, whatever the level is."""
+    given = np.array([zeros] * 6, np.float32)
+    model = foreign(zeros=given, scales=SCALES / 7, accuracy_level=level)
+    inputs = {"x": np.random.default_rng(1).normal(size=(5, 40)).astype(np.float32)}
+    result = intact.read_quantized(model)
+    found = intact.verify(result, inputs)
+    assert_verified(found, layers=1)
+    written = deployed(result)
+    np.testing.assert_array_equal(run(written, inputs), run(model, inputs))
+    # Integers, or rounded ones, would give other numbers.
+    floats = np.asarray(intact.execute(result, inputs, executor="simulate").outputs["y"])
+    assert np.abs(floats - run(model, inputs)).max() < 1e-5 * np.abs(floats).max()
+    (point,) = quantization_points(read(written))
+    np.testing.assert_array_equal(point.config.offset, given.T)
+
+
+def test_zero_points_between_codes_are_saved(tmp_path: Path) -> None:
+    zeros = np.array([[0, 0.25]] * 6, np.float32)
+    intact.read_quantized(foreign(zeros=zeros), output=tmp_path / "made")
+    again = intact.load_result(tmp_path / "made")
+    (point,) = quantization_points(again.plan)
+    np.testing.assert_array_equal(point.config.offset, zeros.T)
+
+
+def test_others_of_the_same_model_are_compared_scale_by_scale() -> None:
+    models = foreign(zeros=np.full((6, 2), 7.5, np.float32)), foreign(scales=-2 * SCALES)
+    results = [intact.read_quantized(model) for model in models]
+    found = intact.compare(results, np.zeros((1, 40), np.float32))
+    (tensor,) = (tensor for node in found.nodes for tensor in node.tensors)
+    assert {"scale", "zero_point"} <= set(tensor.differs)
+
+
+def test_encodings_refuse_blocks_by_name() -> None:
+    with pytest.raises(ExportError, match="its scales are those of blocks"):
+        intact.read_quantized(foreign(), formats=["encodings"])
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "ncnn"])
+def test_zero_points_between_codes_are_refused_where_a_target_has_none(name: str) -> None:
+    model = foreign(zeros=np.full((6, 2), 7.5, np.float32))
+    with pytest.raises(ModelError, match=f"its zero points are floats, which {name}") as found:
+        read(model, load_target(name))
+    assert found.value.remedy.startswith("give target onnxruntime or openvino, or quantize")
+
+
+def test_zero_points_between_codes_go_to_openvino() -> None:
+    pytest.importorskip("openvino")
+    model = foreign(zeros=np.array([[7.3, 0.1]] * 6, np.float32), scales=SCALES / 7, K=64)
+    inputs = {"x": np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)}
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 64
+    result = intact.read_quantized(model, target="openvino")
+    assert_verified(intact.verify(result, inputs), layers=1)
 
 
 def test_blocks_of_zeros_have_any_scale() -> None:

@@ -248,3 +248,23 @@ def test_ifs_of_one_name_in_two_bodies_are_written_out() -> None:
         for name, array in run_model(source, feeds).items():
             found = run_model(ir.to_proto(chosen.model), feeds)[name]
             np.testing.assert_array_equal(found, array)
+
+
+def test_truth_values_are_chosen_between() -> None:
+    b = ModelBuilder(17)
+    b.input("x", [3])
+    b.input("flag", [], TensorProto.BOOL)
+    zero = b.constant(np.array(0, "f4"))
+    compared = [helper.make_node(kind, ["x", zero], ["t"]) for kind in ("Less", "Greater")]
+    b.nodes.append(if_node("flag", [([node], ["t"]) for node in compared], ["chosen"]))
+    b.node("Where", "chosen", "x", b.constant(np.array(5, "f4")), out="y")
+    b.output("y", [3])
+    source = b.build()
+    for body in source.graph.node[0].attribute:
+        body.g.output[0].type.tensor_type.elem_type = TensorProto.BOOL
+    chosen = expand(normalize(source), ["If"])
+    assert "If" not in [node.op_type for node in chosen.nodes]
+    for flag in (True, False):
+        feeds = {"x": np.array([-1, 0, 2], np.float32), "flag": np.array(flag)}
+        found = run_model(ir.to_proto(chosen.model), feeds)["y"]
+        np.testing.assert_array_equal(found, run_model(source, feeds)["y"])

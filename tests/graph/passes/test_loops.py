@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.graph import Graph, normalize
-from intact.graph.passes.control_flow import unroll_loops
 from intact.graph.passes.expand import expand
+from intact.graph.passes.loops import unroll_loops
 from tests.models import run_model
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]>'
@@ -247,3 +247,84 @@ def test_what_cannot_be_written_out_says_why() -> None:
     for reason, source in reasons.items():
         (node,) = (n for n in expand(normalize(source), ["Loop"]).nodes if n.op_type == "Loop")
         assert node.metadata_props["intact.not_expanded"] == reason
+
+
+COUNTED = """
+    most = Constant <value_int = {most}> ()
+    start, yes = Constant <value_int = {start}> (), Constant <value = bool {{1}}> ()
+    y, last = Loop <body = body (int64 i, bool c, float[3] s, int64 k)
+        => (bool d, float[3] t, int64 k2)
+        {{ one, end = Constant <value_int = 2> (), Constant <value_int = 9> ()
+           t = Mul(s, w)
+           k2 = Add(k, one)
+           d = {condition} }}> (most, yes, x, start)"""
+
+
+@pytest.mark.parametrize(
+    ("most", "start", "condition", "turns"),
+    [
+        (2**62, 0, "Less(k2, end)", 5),
+        (2**62, 8, "Less(k2, end)", 1),
+        (3, 0, "Less(k2, end)", 3),
+        (2**62, 0, "Less(i, end)", 10),
+        (5, 0, "Greater(k2, end)", 1),
+    ],
+)
+def test_a_loop_that_counts_for_itself_is_counted(
+    most: int, start: int, condition: str, turns: int
+) -> None:
+    text = COUNTED.format(most=most, start=start, condition=condition)
+    text = text.replace("start, yes = ", "start = ").replace(
+        "), Constant <value = bool", ") yes = Constant <value = bool"
+    )
+    text = text.replace(
+        "one, end = Constant <value_int = 2> (), ", "one = Constant <value_int = 2> () end = "
+    )
+    source = model_of(text, "float[3] x, float[3] w", "float[3] y, int64 last")
+    graph = normalize(source)
+    assert operators(graph)["Mul"] == turns
+    assert "Loop" not in operators(graph)
+    assert_same(source, graph, {"x": X, "w": X[::-1].copy()})
+
+
+@pytest.mark.parametrize("condition", ["Less(k2, far)", "Less(k, k2)", "Not(given)"])
+def test_a_count_that_data_or_nothing_ends_stays(condition: str) -> None:
+    source = model_of(
+        f"""
+        most = Constant <value_int = {2**20}> ()
+        start = Constant <value_int = 0> ()
+        y, last = Loop <body = body (int64 i, bool c, float[3] s, int64 k)
+            => (bool d, float[3] t, int64 k2)
+            {{ one = Constant <value_int = 1> ()
+               t = Mul(s, s)
+               k2 = Add(k, one)
+               d = {condition} }}> (most, , x, start)
+        """,
+        "float[3] x, int64 far, bool given",
+        "float[3] y, int64 last",
+    )
+    assert operators(normalize(source))["Loop"] == 1
+
+
+@pytest.mark.parametrize("place", ["", ", zero", ", last"])
+def test_what_turns_append_to_a_sequence_is_joined(place: str) -> None:
+    source = model_of(
+        f"""
+        n = Constant <value_int = 3> ()
+        zero = Constant <value_int = 0> ()
+        last = Constant <value_int = -1> ()
+        empty = SequenceEmpty ()
+        all, z = Loop <body = body (int64 i, bool c, seq(float[3]) q, float[3] s)
+            => (bool d, seq(float[3]) r, float[3] t)
+            {{ t = Add(s, x)
+               r = SequenceInsert(q, t{place if place != ", last" else ""})
+               d = Identity(c) }}> (n, , empty, x)
+        more = SequenceInsert(all, x{place})
+        y = ConcatFromSequence <axis = 0, new_axis = 1> (more)
+        """,
+        "float[3] x",
+        "float[4,3] y, float[3] z",
+    )
+    graph = normalize(source)
+    assert set(operators(graph)) <= {"Add", "Concat", "Unsqueeze", "Mul"}
+    assert_same(source, graph, {"x": X})

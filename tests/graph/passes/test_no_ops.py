@@ -134,15 +134,24 @@ def test_a_choice_between_unnamed_lengths_stays() -> None:
     assert "Where" in {node.op_type for node in normalize(b.build()).nodes}
 
 
-def guarded(mask: Any, *, axis: int = -1, scale: float = 0.5, other: bool = False) -> ModelBuilder:
+def guarded(
+    mask: Any,
+    *,
+    axis: int = -1,
+    scale: float = 0.5,
+    other: bool = False,
+    behind: tuple[str, float] = ("Mul", 1),
+    rest: Any = 0,
+) -> ModelBuilder:
     """An attention as torch's exporter writes it: a Softmax that is NaN becomes 0."""
     b = ModelBuilder(17)
     x = b.input("x", [2, 3, 4])
     scores = b.node("MatMul", x, b.node("Transpose", x, perm=[0, 2, 1]))
     scores = b.node("Add", b.node("Mul", scores, b.constant(F(scale))), b.constant(mask))
+    scores = b.node(behind[0], scores, b.constant(F(behind[1])))
     attention = b.node("Softmax", scores, axis=axis)
     checked = b.node("Neg", attention) if other else attention
-    b.node("Where", b.node("IsNaN", checked), b.constant(F(0)), attention, out="y")
+    b.node("Where", b.node("IsNaN", checked), b.constant(F(rest)), attention, out="y")
     b.output("y")
     return b
 
@@ -152,8 +161,9 @@ CAUSAL = np.triu(np.full((3, 3), -np.inf, F), 1)
 
 @pytest.mark.parametrize("mask", [np.zeros((3, 3), F), CAUSAL, F(-5)], ids=["none", "causal", "1"])
 def test_guards_behind_rows_that_keep_something_go(mask: Any) -> None:
-    graph = normalize(guarded(mask).build())
-    assert {"Where", "IsNaN"}.isdisjoint(node.op_type for node in graph.nodes)
+    for behind in (("Mul", 1), ("Mul", 3), ("Div", 3)):
+        graph = normalize(guarded(mask, behind=behind, rest=np.zeros((1, 3))).build())
+        assert {"Where", "IsNaN"}.isdisjoint(node.op_type for node in graph.nodes)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +175,13 @@ def test_guards_behind_rows_that_keep_something_go(mask: Any) -> None:
         guarded(F(np.nan)),
         guarded(F(-np.inf)),
         guarded(F(1), other=True),
+        guarded(CAUSAL, behind=("Mul", -2)),
+        guarded(CAUSAL, behind=("Mul", 0)),
+        guarded(CAUSAL, behind=("Div", -2)),
+        guarded(CAUSAL, rest=np.zeros((1, 1, 1, 1))),
+        guarded(CAUSAL, rest=np.zeros((4, 1, 1, 1))),
     ],
-    ids=["a row", "axis", "scale", "nan", "all", "other"],
+    ids=["a row", "axis", "scale", "nan", "all", "other", *"-0/", "rank", "samples"],
 )
 def test_guards_that_may_be_needed_stay(builder: ModelBuilder) -> None:
     assert "Where" in [node.op_type for node in normalize(builder.build()).nodes]
@@ -175,7 +190,7 @@ def test_guards_that_may_be_needed_stay(builder: ModelBuilder) -> None:
 LEAST = float(np.finfo(F).min)
 
 
-def masked(*, least: float, masks: int = 1) -> ModelBuilder:
+def masked(*, least: float, masks: int = 1, factor: float = 1) -> ModelBuilder:
     """An attention whose mask is an input."""
     b = ModelBuilder(17)
     x = b.input("x", [2, 3, 4])
@@ -184,6 +199,7 @@ def masked(*, least: float, masks: int = 1) -> ModelBuilder:
         known = b.input(f"mask_{number}", [2, 1, 3], TensorProto.BOOL)
         chosen = b.node("Where", known, b.constant(F(0)), b.constant(F(least)))
         scores = b.node("Add", chosen, scores)
+    scores = b.node("Mul", scores, b.constant(F(factor)))
     attention = b.node("Softmax", scores, axis=-1)
     b.node("Where", b.node("IsNaN", attention), b.constant(F(0)), attention, out="y")
     b.output("y")
@@ -204,15 +220,17 @@ def test_guards_behind_masks_of_finite_numbers_go() -> None:
 
 @pytest.mark.parametrize(
     "builder",
-    [masked(least=-np.inf), masked(least=LEAST, masks=2)],
-    ids=["infinite", "two may be infinite together"],
+    [masked(least=-np.inf), masked(least=LEAST, masks=2), masked(least=LEAST, factor=8)],
+    ids=["infinite", "two may be infinite together", "infinite times a factor"],
 )
 def test_guards_behind_masks_that_may_leave_nothing_stay(builder: ModelBuilder) -> None:
     assert "IsNaN" in [node.op_type for node in normalize(builder.build()).nodes]
 
 
-@pytest.mark.parametrize(("limit", "goes"), [(20.0, True), (16.0, True), (5.0, False)])
-def test_the_straight_part_of_softplus_goes_where_it_is_no_other(limit: float, goes: bool) -> None:
+@pytest.mark.parametrize(
+    ("limit", "goes"), [(20.0, True), (16.0, True), (5.0, False), ([[[20.0]]], False)]
+)
+def test_the_straight_part_of_softplus_goes_where_it_is_no_other(limit: Any, goes: bool) -> None:
     b = ModelBuilder(17)
     x = b.node("Neg", b.input("x", ["batch", 3]))
     curved = b.node("Softplus", x)

@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+import intact
 from intact.data.images.steps import ImageSteps
-from intact.errors import DataError
+from intact.errors import DataError, ModelError, UsageError
 from intact.improve.learn.example import Preparation, as_example, example_of
 from intact.improve.learn.export import argument_names, export_module, optional_names
 
@@ -147,3 +148,30 @@ def test_double_modules_are_exported_as_float() -> None:
     model = export_module(module, (torch.rand(2, 3),))
     assert {value.dtype.name for value in model.graph.inputs if value.dtype} == {"FLOAT"}
     assert module.weight.dtype is torch.float64
+
+
+class Pooled(nn.Module):
+    """A convolution and a pool, for batches of three channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x)).mean((2, 3))
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 8, 3), (3, 8, 8)], ids=["channels-last", "one-sample"])
+def test_a_batch_that_the_module_refuses_is_no_fault_of_the_export(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=r"Pooled refuses a batch of shape \[.*channels first"):
+        intact.quantize(Pooled(), torch.zeros(shape))
+
+
+def test_modules_in_wrappers_and_of_torchscript() -> None:
+    data = torch.randn(8, 3, 8, 8)
+    for wrapped in (torch.nn.DataParallel(Pooled()), torch.compile(Pooled())):
+        assert intact.quantize(wrapped, data, preset="fast").plan.graph.outputs
+    with pytest.raises(ModelError, match="give the module that it was made of"):
+        intact.quantize(torch.jit.trace(Pooled(), data), data)
+    with pytest.raises(UsageError, match=r"a Pooled is a torch\.nn\.Module, and this takes"):
+        intact.inspect(Pooled())

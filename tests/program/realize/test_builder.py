@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from intact.errors import Unsupported
-from intact.program.realize.builder import IntegerBuilder, broadcast, width
+from intact.program.forms import broadcast
+from intact.program.realize.builder import IntegerBuilder, width
 from intact.program.realize.graph import Op, Value
 
 INT32_MAX = 2**31 - 1

@@ -41,7 +41,8 @@ def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
     worst = ranked[0]
     where = _shares_in_words(evidence.plan, costs, ranked, output)
     told = f"; of what layers cost alone, on {costs.samples} samples, {where}"
-    own = [*_remedies(evidence.plan, costs, output), *_all_as_wide(evidence.plan)]
+    own = list(_remedies(evidence.plan, costs, output))
+    own += [each for each in _all_as_wide(evidence.plan) if each not in own]
     # What keeps other layers in float is dropped: it was named for a tensor that is not the
     # costliest.
     others = tuple(each for each in finding.remedies if each not in own and each != BEST)

@@ -207,4 +207,5 @@ def finite(errors: Errors) -> Errors:
         noise = np.where(np.isinf(each.noise), lost, each.noise)
         return Powers(each.signal, noise, each.agrees)
 
-    return Errors({name: bound_noise(each) for name, each in errors.outputs.items()})
+    powers = {name: bound_noise(each) for name, each in errors.outputs.items()}
+    return Errors(powers, errors.choices)

@@ -10,9 +10,11 @@ from intact.analyze.diagnose.weights import EQUALIZE
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.huge import group_around, huge_parts, wide_tensors, widened_places
 from intact.calibrate.method import Method
+from intact.config import PerBlock
 from intact.errors import IntactError
 from intact.plan import Overrides, QuantizedGraph
 from intact.plan.build import build_plan
+from intact.plan.overrides import WIDEST_CODES
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.evidence import Evidence
@@ -70,8 +72,18 @@ def _in_float(evidence: Evidence, names: tuple[str, ...]) -> QuantizedGraph | No
     plan, statistics = evidence.plan, evidence.statistics
     made = plan.provenance
     kept = [name for name, each in plan.decisions.items() if not each.quantized]
+    same = Overrides(
+        keep_float=(*kept, *names),
+        # Wider codes would take noise away that the channel has no part in.
+        widths={end: each.bits for end, each in plan.configs.items() if each.bits <= WIDEST_CODES},
+        blocks={
+            end.node: each.granularity.size
+            for end, each in plan.configs.items()
+            if isinstance(each.granularity, PerBlock)
+        },
+    )
     try:
-        other = build_plan(plan.graph, plan.target, Overrides(keep_float=(*kept, *names)))
+        other = build_plan(plan.graph, plan.target, same)
         if statistics is None or set(required_tensors(other)) - set(statistics.tensors):
             return None
         method = Method.of(

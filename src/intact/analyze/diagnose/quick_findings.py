@@ -44,6 +44,8 @@ _FLOAT_IS_WRONG = 2.0
 """Severity of what makes the float model itself wrong."""
 _FEW_NUMBERS = 1 << 22
 """Elements of all observed tensors and samples up to which halves of the samples are tried."""
+_BRIGHT = 127
+"""Pixels of 8 bits are brighter somewhere."""
 _FEW_WEIGHTS = 1 << 24
 """Elements of a model's constants up to which they are."""
 _POOR = 0.2
@@ -64,6 +66,34 @@ def check_numbers(evidence: Evidence) -> list[Finding]:
         )
         for name, count in runs.without_numbers().items()
     ]
+
+
+def check_raw_pixels(evidence: Evidence) -> list[Finding]:
+    """Say that pixels go in as they are, where much is lost and no steps were given.
+
+    Many networks still answer for other pixels than they were trained on, with values beyond those
+    that their layers were made for: nothing in the float model's answers shows it.
+    """
+    if not evidence.is_lost or evidence.preprocess.mean or evidence.preprocess.scale:
+        return []
+    if not any(map(_are_pixels, evidence.runs.batches[0][0].values())):
+        return []
+    told = "pixels of 0 to 255 go in as they are: neither --normalize nor --mean was given"
+    text = (
+        "if the model was trained on others, as most are, say how it wants them: --normalize "
+        "imagenet, 0..1 or -1..1"
+    )
+    return [Finding("preprocessing", told, _POOR, remedies=(Remedy(text=text),))]
+
+
+def _are_pixels(array: npt.NDArray[Any]) -> bool:
+    """Tell whether an input of floats has images of whole numbers up to 255."""
+    from intact.analyze.diagnose.preparations import channel_axis  # looked at where much is lost
+
+    if array.dtype != np.float32 or channel_axis(array.shape) is None:
+        return False
+    is_whole = bool((array == np.rint(array)).all())
+    return is_whole and array.min() >= 0 and _BRIGHT < array.max() <= 255
 
 
 def is_oddly_prepared(evidence: Evidence) -> bool:

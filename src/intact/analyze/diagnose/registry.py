@@ -138,6 +138,13 @@ CHECKS: tuple[Check, ...] = (
         is_behind=True,
     ),
     Check(
+        "raw pixels",
+        ("preprocessing",),
+        frozenset({Need.REAL, Need.PLAN, Need.LOSS}),
+        "quick_findings:check_raw_pixels",
+        is_behind=True,
+    ),
+    Check(
         "sums",
         ("accumulator_overflow", "pair_saturation"),
         frozenset({Need.PLAN}),

@@ -25,6 +25,7 @@ from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
 from intact.engines.latency import latencies
+from intact.engines.session import FloatModel
 from intact.errors import DataError, ExportError, IntactError, UsageError
 from intact.formats.base.format import Deployed
 from intact.formats.registry import ONNX_QDQ
@@ -131,7 +132,7 @@ def evaluate_result(
     if metric is not None:
         in_float, quantized = (record.outputs() for record in seen.records)
         metrics = metric.compare(in_float, quantized, samples.references())
-    outputs = {n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()}
+    outputs = {name: _compared(seen, name) for name in seen.errors}
     error = outputs[seen.output]
     evaluation = Evaluation(
         samples=seen.samples,
@@ -140,6 +141,7 @@ def evaluate_result(
         agreement=None if scores is None else 100 * agreement(*scores),
         sqnr_db=error.sqnr_db,
         cosine=error.cosine,
+        equal=error.equal,
         bytes=result.sizes(),
         latency_ms=None,
         latency_batch=size,
@@ -168,9 +170,18 @@ def evaluate_result(
         begin(samples.progress, "timing both models")
         _time(evaluation, models or Models(graph, result, threads), result, first, threads)
     judged = verdict(measured_by(evaluation, doubts=len(doubts)))
-    evaluation.verdict = _of_detector(judged, graph) if metric is None else judged
+    evaluation.verdict = judged if metric is not None else _of_detector(judged, graph, first)
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _compared(seen: Pass, name: str) -> OutputComparison:
+    """Return the error of an output; choices are equal or not, and have no level of noise."""
+    equal = seen.choices.get(name)
+    if equal is not None:
+        return OutputComparison(math.nan, math.nan, equal.share)
+    sums = seen.errors[name]
+    return OutputComparison(sums.sqnr_db, sums.cosine)
 
 
 def _length_watch(graph: Graph, samples: Samples, cluster: SampleMap | None) -> LengthWatch:
@@ -179,11 +190,13 @@ def _length_watch(graph: Graph, samples: Samples, cluster: SampleMap | None) -> 
     return LengthWatch(samples, str(graph.outputs[0].name))
 
 
-def _of_detector(judged: Verdict, graph: Graph) -> Verdict:
+def _of_detector(judged: Verdict, graph: Graph, first: Batch) -> Verdict:
     """Leave open what decibels of boxes speak against: their order alone may have changed."""
     if judged.judgement in (Judgement.GOOD, Judgement.WRONG):
         return judged
-    if DetectionMetric.of_model(graph) is None:
+    metric = DetectionMetric.of_model(graph)
+    # A map of depths has the shape of boxes and scores together.
+    if metric is None or not metric.reads(FloatModel(graph).run(first)):
         return judged
     told = f"{judged}; its outputs look like boxes and scores: --metric detections tells more"
     return Verdict(Judgement.UNSURE, told)
@@ -254,6 +267,7 @@ def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
     levels = [each.sqnr_db for each in found.outputs.values()] or [found.sqnr_db]
     # NaN of an output of variable shape would be the least.
     numbers = [level for level in levels if not math.isnan(level)]
+    compared = [each.equal for each in found.outputs.values()] or [found.equal]
     of_float = found.warnings[: len(found.warnings) - doubts]
     return Measured(
         samples=found.samples,
@@ -261,6 +275,7 @@ def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
         growth=found.text.change if isinstance(found.text, PerplexityFigures) else None,
         agreement=found.agreement,
         decibels=min(numbers, default=None),
+        equal=min(filter(None, compared), default=None),
         metrics=found.metrics,
         intervals=found.intervals,
         wrong=next(iter(of_float), ""),
@@ -318,6 +333,7 @@ def _without_float(found: Evaluation) -> Evaluation:
         agreement=None,
         sqnr_db=nan,
         cosine=nan,
+        equal=None,
         latency_ms=None if latency is None else (nan, latency[1]),
         speedup=None,
         outputs={},

@@ -14,7 +14,7 @@ from intact.analyze.evaluation.by_length import ByLength
 from intact.analyze.evaluation.text import TextFigures
 from intact.analyze.verdict import Verdict
 from intact.engines.exact_sums import EXACT, SATURATES
-from intact.numerics.metrics import AccuracyDifference
+from intact.numerics.metrics import AccuracyDifference, EqualShare
 
 _SHOWN = 12
 """Outputs that are listed; of more, caches of a decoder say, the worst stands for all."""
@@ -42,12 +42,14 @@ class Accuracy:
 
 
 class OutputComparison(NamedTuple):
-    """Error of one output; NaN where both models give arrays of different shapes."""
+    """Error of one output; NaN of choices, and where both models give other shapes."""
 
     sqnr_db: float
     """Signal to quantization noise, dB."""
     cosine: float
     """Cosine of both outputs."""
+    equal: EqualShare | None = None
+    """Of an output of choices, such as classes or tokens: how many numbers are equal."""
 
 
 @dataclass(repr=False)
@@ -63,6 +65,8 @@ class Evaluation:
         sqnr_db: Signal to quantization noise of the output, dB; NaN where both models give arrays
             of different shapes (detections, say).
         cosine: Cosine of both outputs; NaN where shapes differ.
+        equal: How many numbers of the scored output are equal, in percent with the ends of its 95 %
+            interval, where they are choices (classes, tokens); both other figures are NaN then.
         bytes: File sizes, (float, quantized).
         latency_ms: Median time of one batch, (float, quantized); None where the quantized model
             was not run by the runtime that it is deployed to.
@@ -120,6 +124,7 @@ class Evaluation:
     verdict: Verdict | None = None
     text: TextFigures | None = None
     float_runtime: str = ""
+    equal: EqualShare | None = None
     lengths: ByLength | None = None
 
     def __repr__(self) -> str:
@@ -128,7 +133,9 @@ class Evaluation:
         if self.accuracy is not None:
             before, after = self.accuracy.top1
             figures.append(f"top-1 {after:.2f} %" if self.why_no_float else _change(before, after))
-        if not self.why_no_float:
+        if self.equal is not None:
+            figures.append(f"{self.equal.percent:.2f} % equal")
+        elif not self.why_no_float:
             figures.append(decibels(self.sqnr_db))
         return f"Evaluation({', '.join([f'{self.samples} samples', *figures])})"
 
@@ -172,7 +179,8 @@ class Evaluation:
     def _errors(self) -> Iterator[str]:
         """Write the error of each output, the scored one first."""
         agree = "" if self.agreement is None else f", agreement {self.agreement:.2f} %"
-        yield f"output {self.output}: {_error(OutputComparison(self.sqnr_db, self.cosine))}{agree}"
+        error = OutputComparison(self.sqnr_db, self.cosine, self.equal)
+        yield f"output {self.output}: {_error(error)}{agree}"
         others = {name: each for name, each in self.outputs.items() if name != self.output}
         if len(others) > _SHOWN:
             worst = min(others, key=lambda name: others[name].sqnr_db)
@@ -218,4 +226,6 @@ def _change(before: float, after: float) -> str:
 
 
 def _error(error: OutputComparison) -> str:
+    if error.equal is not None:
+        return f"{error.equal.percent:.2f} % of its numbers are the float model's"
     return f"{decibels(error.sqnr_db)}, cosine {error.cosine:.5f}"

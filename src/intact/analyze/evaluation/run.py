@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,7 +21,9 @@ from intact.formats.base.format import Deployed, Runtime
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import FORMATS, ONNX_QDQ
 from intact.graph import Graph
+from intact.graph.ops import outputs_of_choices
 from intact.numerics.error_sums import ErrorSums
+from intact.numerics.metrics import Equality
 from intact.plan.points import has_logarithmic_levels
 from intact.results.result import Result
 from intact.targets import target_names
@@ -112,6 +114,7 @@ class Pass:
     Attributes:
         output: Name of the output that is scored.
         errors: Sums of errors by output.
+        choices: How much is equal of those outputs that hold choices; empty before the first batch.
         records: All outputs of both models, if there is a metric.
         pairs: The scored output, batch by batch; empty once it has no classes. Anything else may
             be as large as the samples, and is not kept.
@@ -124,6 +127,7 @@ class Pass:
     output: str
     errors: dict[str, ErrorSums]
     records: tuple[OutputRecord, ...]
+    choices: dict[str, Equality | None] = field(default_factory=dict)
     pairs: list[tuple[Scores, Scores]] = field(default_factory=list)
     shape: tuple[int, ...] = ()
     samples: int = 0
@@ -132,11 +136,17 @@ class Pass:
     _has_classes: bool = True
 
     @staticmethod
-    def of(outputs: Sequence[str], *, keeps_outputs: bool, text: TextScores | None = None) -> Pass:
+    def of(
+        outputs: Sequence[str],
+        *,
+        keeps_outputs: bool,
+        text: TextScores | None = None,
+        choices: Iterable[str] = (),
+    ) -> Pass:
         """Begin a pass over outputs of these names, the first of which is scored."""
         errors = {name: ErrorSums() for name in outputs}
         records = (OutputRecord(), OutputRecord()) if keeps_outputs else ()
-        return Pass(outputs[0], errors, records, text=text)
+        return Pass(outputs[0], errors, records, dict.fromkeys(choices), text=text)
 
     def add(self, want: Arrays, have: Arrays, size: int, count: int) -> None:
         """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
@@ -154,9 +164,16 @@ class Pass:
         else:
             self.pairs.clear()
         for name, sums in self.errors.items():
-            sums.add(*(_real(arrays[name], size, count) for arrays in (want, have)))
+            first, second = (_real(arrays[name], size, count) for arrays in (want, have))
+            sums.add(first, second)
+            if name in self.choices:
+                self._add_choices(name, Equality.of(first, second, len(first)))
         for record, arrays in zip(self.records, (want, have), strict=False):
             record.add(arrays, size, count)
+
+    def _add_choices(self, name: str, found: Equality | None) -> None:
+        before = self.choices[name]
+        self.choices[name] = before.joined(found) if before and found else found or before
 
     def join(self, more: Pass) -> None:
         """Add what another pass left of the samples behind these."""
@@ -168,6 +185,8 @@ class Pass:
         self.pairs = [*self.pairs, *more.pairs] if self._has_classes else []
         for name, sums in self.errors.items():
             sums.join(more.errors[name])
+        for name, found in more.choices.items():
+            self._add_choices(name, found)
         for record, other in zip(self.records, more.records, strict=True):
             record.join(other)
         self.sees_what_follows |= more.sees_what_follows
@@ -204,7 +223,12 @@ def run_both(
     Returns:
         What was seen, and the first batch.
     """
-    seen = Pass.of(models.in_float.outputs, keeps_outputs=keeps_outputs, text=text)
+    seen = Pass.of(
+        models.in_float.outputs,
+        keeps_outputs=keeps_outputs,
+        text=text,
+        choices=outputs_of_choices(models.graph.outputs),
+    )
     first: Batch = {}
     # The feeds have the float model's states.
     carried = Carried(samples.feeding.states, samples.specs)  # of the quantized model itself

@@ -26,6 +26,7 @@ from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
 from intact.numerics.error_sums import ErrorSums, SavedSums
+from intact.numerics.metrics import Equality
 from intact.results.result import Result
 
 _RESULT, _FLOAT, _JOB = "result", "float.onnx", "job.msgpack"
@@ -50,6 +51,7 @@ class _Reply(msgspec.Struct, frozen=True):
     outputs: tuple[tuple[_Outputs, ...], ...]
     text: dict[str, Array] | None
     sees_what_follows: bool
+    choices: dict[str, tuple[Array, int]]
 
 
 _decode_job = msgspec.msgpack.Decoder(tuple[int, bool, str]).decode
@@ -159,6 +161,9 @@ def _pass_of(seen: _Reply, size: int, text: TextScores | None) -> Pass:
         found.text.take({name: each.array() for name, each in seen.text.items()})
     found.samples, found.shape = seen.samples, seen.shape
     found.errors = {name: ErrorSums.of(sums) for name, sums in seen.errors.items()}
+    found.choices = {
+        name: Equality(shares.array(), numbers) for name, (shares, numbers) in seen.choices.items()
+    }
     if seen.scores is not None:
         found.pairs = [(seen.scores[0].array(), seen.scores[1].array())]
     for record, batches in zip(found.records, seen.outputs, strict=True):
@@ -183,6 +188,7 @@ def _reply_of(runtime: str, found: Pass) -> _Reply:
         ),
         None if found.text is None else _sendable(found.text.rows()),
         found.sees_what_follows,
+        {name: (Array.of(e.shares), e.numbers) for name, e in found.choices.items() if e},
     )
 
 

@@ -307,7 +307,7 @@ class Box(_Figures, frozen=True, array_like=True):
 
 
 class Report(_Figures, frozen=True):
-    """A result, as its report shows it.
+    """A result, as its report shows it; its page has all that `repr` leaves out.
 
     Attributes:
         version: This structure's version.
@@ -360,6 +360,11 @@ class Report(_Figures, frozen=True):
     recipe: str = ""
     left_out: dict[str, str] = {}
     written: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Name the model and its verdict: all figures are a quarter of a million characters."""
+        told = "" if self.verdict is None else f": {self.verdict}"
+        return f"Report({self.summary.model} for {self.summary.target}{told})"
 
     def encode(self) -> bytes:
         """Return the JSON; equal reports give equal bytes."""

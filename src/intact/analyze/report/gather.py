@@ -30,6 +30,7 @@ from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError, nearest
 from intact.formats.base.comparison import Totals
 from intact.formats.base.report import Verification
+from intact.formats.registry import ONNX_QDQ
 from intact.limits import DRAWN, EVALUATED_AT_ONCE
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import COMMAND, RECIPE
@@ -260,7 +261,8 @@ class _Parts:
         found = evaluate_result(
             result, samples, threads=options.threads, watch=self.answers.watch, scored=self._scored
         )
-        if found.latency_ms is not None:
+        # Other runtimes do not tell what their kernels take.
+        if found.latency_ms is not None and next(iter(result.exports)) == ONNX_QDQ:
             begin(options.progress, "timing kernels")
             runs = max(2, min(_PROFILED, int(_PROFILED_MS / found.latency_ms[1])))
             self.times = _kernel_times(result, samples, runs, threads=options.threads)

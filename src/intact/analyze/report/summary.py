@@ -63,6 +63,9 @@ def boxes_of(
         yield figures.Box(name, after, "; ".join(filter(None, compared)))
     if evaluated is not None and evaluated.agreement is not None:
         yield figures.Box("agreement", f"{evaluated.agreement:.2f} %", "same best class as float")
+    if evaluated is not None and evaluated.equal is not None:
+        share = f"{evaluated.equal.percent:.2f} %"
+        yield figures.Box("equal numbers", share, f"of {evaluated.output}, as float has them")
     levels = _levels(evaluated, errors)
     if levels:
         worst = min(levels, key=lambda name: levels[name])

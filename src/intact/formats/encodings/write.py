@@ -80,6 +80,9 @@ def scales_of(plan: QuantizedGraph) -> list[TensorScales]:
         if point.config.grid.exponential:
             unsupported.add(repr(point.value.name), "its levels are logarithmic")
             continue
+        if point.config.grid.block is not None:
+            unsupported.add(repr(point.value.name), "its scales are those of blocks")
+            continue
         scales = _scales_at(point)
         if scales is None or found.setdefault(scales.name, scales) == scales:
             continue

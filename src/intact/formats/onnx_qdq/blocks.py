@@ -11,7 +11,8 @@ versions and builders, and from 4 on activations are quantized too.
 
 Where a file shall have standard operators, a DequantizeLinear with ``block_size`` reads the rows
 of N, and a Transpose stands before a MatMul: ONNX Runtime fuses one along the first axis to
-MatMulNBits with a level of 4, unasked, and computes this one in float.
+MatMulNBits with a level of 4, unasked, and computes this one in float. For others it has the shape
+of the weight, as NVIDIA's Model Optimizer writes it.
 """
 
 from __future__ import annotations
@@ -160,10 +161,12 @@ class BlockWriter:
         name, editor = rows.name, self._editor
         is_packed = self._blocks.form is BlockForm.FUSED
         codes = editor.initializer(f"{name}_quantized", rows.codes(is_packed=is_packed))
-        scales = editor.initializer(f"{name}_scales", rows.stored_scales(self._blocks, is_packed))
+        scales = editor.initializer(
+            f"{name}_scales", rows.stored(rows.scales, self._blocks, is_packed=is_packed)
+        )
         zero_points = ""
         if rows.zero_points is not None:
-            zeros = rows.stored_zero_points(is_packed=is_packed)
+            zeros = rows.stored_zero_points(self._blocks, is_packed=is_packed)
             zero_points = str(editor.initializer(f"{name}_zero_points", zeros).name)
         stored = StoredBlocks(
             codes=str(codes.name),
@@ -250,11 +253,11 @@ class BlockWriter:
                 "DequantizeLinear",
                 inputs if stored.zero_points else inputs[:2],
                 f"{rows.name}_dequantized",
-                {"axis": 1, "block_size": stored.size},
+                {"axis": rows.axis, "block_size": stored.size},
                 shape=codes.shape,
             )
-        # Gemm turns its factor itself; a MatMul needs a Transpose, which also keeps the runtime
-        # from fusing the two.
+        # In place nothing is turned. Gemm turns its factor itself; a MatMul needs a Transpose,
+        # which also keeps the runtime from fusing the two.
         floats = self._floats[stored.codes]
         if stored.is_turned and node.op_type == "Gemm":
             node.attributes["transB"] = ir.AttrInt64("transB", 1 - Gemm.of(node).transB)
@@ -305,21 +308,24 @@ class BlockWriter:
         return self._views[name, shape]
 
     def _scales(self, stored: StoredBlocks) -> ir.Value:
-        """Return scales as floats."""
-        value = self._editor.value(stored.scales)
-        if value.dtype is ir.DataType.FLOAT:
+        return self._floats_of(stored.scales)
+
+    def _zeros(self, stored: StoredBlocks) -> ir.Value | None:
+        return self._floats_of(stored.zero_points) if stored.zero_points else None
+
+    def _floats_of(self, name: str) -> ir.Value:
+        """Return a constant, behind a Cast where it has half precision."""
+        value = self._editor.value(name)
+        if value.dtype is not ir.DataType.FLOAT16:
             return value
         # The empty shape is none of a view, so that casts and views share one table.
-        key = (stored.scales, ())
+        key = (name, ())
         if key not in self._views:
             options = {"to": int(ir.DataType.FLOAT)}
             self._views[key] = self._editor.node(
-                "Cast", [value], f"{stored.scales}_float", options, shape=value.shape
+                "Cast", [value], f"{name}_float", options, shape=value.shape
             )
         return self._views[key]
-
-    def _zeros(self, stored: StoredBlocks) -> ir.Value | None:
-        return self._editor.value(stored.zero_points) if stored.zero_points else None
 
 
 class _Rows(msgspec.Struct, frozen=True, eq=False):
@@ -334,6 +340,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
         size: Numbers in a block.
         length: Numbers in a row.
         middle: What is added to symmetric codes, so that they have no sign.
+        axis: Along which blocks lie.
         is_turned: Whether its rows are the columns of the constant.
         is_table: Whether it is stored for a table.
     """
@@ -346,6 +353,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
     size: int
     length: int
     middle: int
+    axis: int
     is_turned: bool
     is_table: bool = False
 
@@ -355,7 +363,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
         grid, params, tensor = point.config.grid, point.config.params, point.value.const_value
         if params is None or grid.block is None or tensor is None:
             raise ExportError(f"{point.end} has no scales in blocks")
-        is_turned = grid.axis == 0
+        is_turned = grid.axis == 0 and blocks.form is not BlockForm.IN_PLACE
         scales, zeros = (each.T if is_turned else each for each in params)
         bits = blocks.stored_bits(point.config.bits)
         return _Rows(
@@ -367,6 +375,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
             grid.block,
             int(tensor.shape.numpy()[grid.axis or 0]),
             1 << bits - 1 if grid.symmetric else 0,
+            1 if is_turned else grid.axis or 0,
             is_turned,
         )
 
@@ -393,6 +402,8 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
         count = self.scales.shape[0]
         kind = ir.DataType.UINT8 if is_packed else self._kind
         shape: tuple[int, ...] = (count, self.length)
+        if self.axis == 0:
+            shape = (self.length, self.scales.shape[1])
         if is_packed and self.is_table and self.is_ragged:
             shape = (count, -(-self.length * self.bits // _BYTE))
         elif is_packed and self.is_table:
@@ -416,20 +427,21 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
             return compute()
         return ir.LazyTensor(compute, kind, ir.Shape(shape))
 
-    def stored_scales(self, blocks: Blocks, is_packed: bool) -> npt.NDArray[Any]:
-        """Return the scales in the type of the file: half precision where that is exact."""
+    @staticmethod
+    def stored(
+        floats: npt.NDArray[np.float32], blocks: Blocks, *, is_packed: bool
+    ) -> npt.NDArray[np.floating[Any]]:
+        """Return scales in the type of the file: half precision where that is exact."""
         # A scale that half precision rounds would stand for other numbers than those of the plan.
-        half = self.scales.astype(np.float16)
+        half = floats.astype(np.float16)
         is_half = blocks.scale_type is ScaleType.FLOAT16 and is_packed
-        return (
-            half
-            if is_half and np.array_equal(half.astype(np.float32), self.scales)
-            else self.scales
-        )
+        return half if is_half and np.array_equal(half.astype(np.float32), floats) else floats
 
-    def stored_zero_points(self, *, is_packed: bool) -> npt.NDArray[Any]:
+    def stored_zero_points(self, blocks: Blocks, *, is_packed: bool) -> npt.NDArray[Any]:
         """Return zero points as the file has them."""
         zeros = np.zeros(0, np.int64) if self.zero_points is None else self.zero_points
+        if zeros.dtype.kind == "f":
+            return self.stored(zeros.astype(np.float32), blocks, is_packed=is_packed)
         return pack_bits(zeros, self.bits) if is_packed else zeros.astype(self._kind.numpy())
 
     @property

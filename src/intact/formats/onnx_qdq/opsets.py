@@ -87,7 +87,7 @@ def _opset_of_point(plan: QuantizedGraph, point: QuantPoint) -> int:
     """Return the opset whose operators express a point; a stored weight needs none."""
     blocks = plan.target.blocks
     if point.config.grid.block is not None and blocks is not None:
-        return _BLOCKS_OPSET if blocks.form is BlockForm.DEQUANTIZED else 0
+        return _BLOCKS_OPSET if blocks.form is not BlockForm.FUSED else 0
     if any(is_layer(plan, node, slot) for node, slot in point.readers):
         return _DYNAMIC_OPSET
     return 0 if is_stored(point.config) else container_of(point).opset_for(point.config)

@@ -241,7 +241,7 @@ def read_qdq(
         library.remove_unused(model)
     # Blocks and dynamic layers first, as what is left of DequantizeLinear and MatMulInteger must be
     # known forms or is refused.
-    blocks, said = lift_blocks(model)
+    blocks, said = lift_blocks(model, target)
     library.remove_unused(model)
     notes = (*translate_quantizers(model, asked), *said)
     dynamic = lift_dynamic(model)

@@ -180,7 +180,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     Args:
         plan: A calibrated plan.
         float_weights: Store constants as the floats that their integers stand for, each with a
-            QuantizeLinear that gives exactly these integers back.
+            QuantizeLinear that gives exactly these integers back; but for weights in blocks.
 
     Raises:
         PlanError: An end has no scale yet.
@@ -374,19 +374,19 @@ class _Writer:
             self.result.dynamic = self._layers.written
 
     def _store(self, point: QuantPoint, readers: list[tuple[ir.Node, int]]) -> None:
-        """Store a weight of float nodes."""
-        if self._float_weights:
-            name = f"{point.value.name}_on_grid"
-            floats = self.editor.initializer(name, stored_on_grid(point))
-            ends = [(str(node.name), slot) for node, slot in readers]
-            self.editor.redirect(self.editor.value(str(point.value.name)), floats, ends)
-            return
+        """Store a weight of float nodes; one in blocks has integers in any case."""
         if point.config.grid.block is not None:
             from intact.formats.onnx_qdq.blocks import BlockWriter  # which few plans need
 
             self._blocks = self._blocks or BlockWriter(self.editor, self._plan)
             self._blocks.write(point, readers)
             self.result.blocks = self._blocks.stored
+            return
+        if self._float_weights:
+            name = f"{point.value.name}_on_grid"
+            floats = self.editor.initializer(name, stored_on_grid(point))
+            ends = [(str(node.name), slot) for node, slot in readers]
+            self.editor.redirect(self.editor.value(str(point.value.name)), floats, ends)
             return
         container = container_of(point)
         codes = self.editor.initializer(

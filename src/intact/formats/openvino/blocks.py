@@ -68,8 +68,9 @@ class BlockWriter:
         stored = editor.initializer(f"{name}_quantized", groups.codes)
         value = editor.node("Cast", [stored], f"{name}_cast", attributes, kind, shape)
         if groups.zero_points is not None:
-            zeros = editor.initializer(f"{name}_zero_points", groups.zero_points)
-            middle = editor.node("Cast", [zeros], f"{name}_middle", attributes, kind)
+            middle = editor.initializer(f"{name}_zero_points", groups.stored_zero_points)
+            if groups.zero_points.dtype.kind != "f":
+                middle = editor.node("Cast", [middle], f"{name}_middle", attributes, kind)
             value = editor.node("Sub", [value, middle], f"{name}_centered", None, kind, shape)
         scales = editor.initializer(f"{name}_scales", groups.scales.astype(kind.numpy()))
         value = editor.node("Mul", [value, scales], f"{name}_floats", None, kind, shape)
@@ -89,7 +90,8 @@ class _Groups:
         name: Its name.
         codes: ``[rows, groups, size]``.
         scales: ``[rows, groups, 1]``.
-        zero_points: ``[rows, groups, 1]``; None where codes are symmetric.
+        zero_points: ``[rows, groups, 1]``; None where codes are symmetric, floats where they lie
+            between codes.
         kind: The type in which the file has scales.
         is_turned: Whether its rows are the columns of the constant.
     """
@@ -109,10 +111,10 @@ class _Groups:
         self.name = str(point.value.name)
         self.codes = codes.astype(kind).reshape(len(codes), -1, grid.block)
         self.scales = np.ascontiguousarray(scale, np.float32)[..., None]
-        self.zero_points = None if grid.symmetric else zeros.astype(kind)[..., None]
-        # Rounded scales would stand for other numbers than those of the plan.
-        half = self.scales.astype(np.float16).astype(np.float32)
-        is_half = np.array_equal(half, self.scales)
+        stored: npt.NDArray[Any] = zeros if params.lies_between else zeros.astype(kind)
+        self.zero_points = None if grid.symmetric else np.ascontiguousarray(stored)[..., None]
+        # Rounded numbers would stand for others than those of the plan.
+        is_half = _is_half(self.scales) and _is_half(zeros)
         self.kind = ir.DataType.FLOAT16 if is_half else ir.DataType.FLOAT
         self.is_turned = is_turned
 
@@ -122,6 +124,12 @@ class _Groups:
         codes, is_turned = point.constant_codes(), point.config.grid.axis == 0
         return _Groups(point, codes.T if is_turned else codes, is_turned=is_turned)
 
+    @property
+    def stored_zero_points(self) -> npt.NDArray[Any]:
+        """Zero points as the file has them: codes, or floats of the type of the scales."""
+        zeros = np.zeros(0) if self.zero_points is None else self.zero_points
+        return zeros.astype(self.kind.numpy()) if zeros.dtype.kind == "f" else zeros
+
     def same(self, other: _Groups) -> bool:
         """Tell whether two constants have equal codes, scales and zero points."""
         one, another = self.zero_points, other.zero_points
@@ -129,3 +137,8 @@ class _Groups:
             return False
         same = np.array_equal(self.codes, other.codes) and np.array_equal(self.scales, other.scales)
         return same and (one is None or another is None or np.array_equal(one, another))
+
+
+def _is_half(numbers: npt.NDArray[Any]) -> bool:
+    half = numbers.astype(np.float16).astype(np.float32)
+    return np.array_equal(half, numbers.astype(np.float32))

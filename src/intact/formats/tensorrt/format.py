@@ -52,7 +52,9 @@ class _Writer(Writer):
 
     files = _FILES
     optional = (_DATA_FILE,)
-    expressible = Expressible(EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, float16=True)
+    expressible = Expressible(
+        EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, float16=True, blocks=True
+    )
 
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
         # Before writing: the writer of pairs can express more than TensorRT computes.

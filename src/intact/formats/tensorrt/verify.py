@@ -29,6 +29,8 @@ from intact.formats.base.verification import OutputsOfSimulation, compare
 from intact.formats.onnx_qdq.run import RUNTIME, QdqRuntime
 from intact.formats.tensorrt.read import parse_cache, parse_ranges
 from intact.formats.tensorrt.write import (
+    BLOCK_SIZES,
+    BLOCKS,
     CACHE_FILE,
     NEWEST,
     OLDEST,
@@ -62,6 +64,11 @@ def zero_point_of(quantizer: ir.Node) -> npt.NDArray[Any] | None:
 def axis_of(quantizer: ir.Node) -> int:
     """Return the axis of scales by channel."""
     return quantizer.attributes.get_int("axis", 1)
+
+
+def block_size_of(node: ir.Node) -> int:
+    """Return how many neighbours of a Dequantize have a scale together; 0 without blocks."""
+    return node.attributes.get_int("block_size", 0) if node.op_type == DEQUANTIZE else 0
 
 
 def dequantizer_of(value: ir.Value | None) -> ir.Node | None:
@@ -129,8 +136,15 @@ class WrittenModel:
     floats: frozenset[str] = frozenset()
 
     def quantizers(self) -> Iterator[ir.Node]:
-        """Yield the Quantize and Dequantize nodes."""
-        yield from (node for node in self.model.graph if node.op_type in (QUANTIZE, DEQUANTIZE))
+        """Yield the Quantize and Dequantize nodes, but for those of weights in blocks."""
+        kinds = QUANTIZE, DEQUANTIZE
+        for node in self.model.graph:
+            if node.op_type in kinds and not block_size_of(node):
+                yield node
+
+    def weights_in_blocks(self) -> Iterator[ir.Node]:
+        """Yield the Dequantize nodes of weights in blocks, which are stored as integers."""
+        yield from (node for node in self.model.graph if block_size_of(node))
 
     def known(self) -> frozenset[str]:
         """Return the names of the float model's tensors."""
@@ -293,7 +307,7 @@ def _weights_per_channel(written: WrittenModel) -> Iterator[str]:
     for node in written.model.graph:
         for slot in (0, 1) if node.op_type in _PRODUCTS else ():
             pair = dequantizer_of(input_value(node, slot))
-            scale = None if pair is None else scale_of(pair)
+            scale = None if pair is None or block_size_of(pair) else scale_of(pair)
             weight = None if pair is None else constant_behind(pair)
             if pair is None or scale is None or weight is None or not scale.ndim:
                 continue
@@ -302,6 +316,27 @@ def _weights_per_channel(written: WrittenModel) -> Iterator[str]:
             fits = weight.shape[axis : axis + 1] == scale.shape
             if not fits or axis != _channel_axis(node, slot, weight.ndim):
                 yield f"{_place(node)} along axis {axis}"
+
+
+def _in_blocks(written: WrittenModel) -> Iterator[str]:
+    for node in written.weights_in_blocks():
+        scale, zero, codes = scale_of(node), zero_point_of(node), input_value(node, 0)
+        array, size = constant_array(codes), block_size_of(node)
+        if array is None or codes is None or codes.dtype is not ir.DataType.INT4:
+            yield f"{_place(node)}: no constant of int4"
+        elif not _is_sound(scale) or (zero is not None and zero.any()):
+            yield f"{_place(node)}: its scales and zero points"
+        elif size not in BLOCK_SIZES or array.ndim != 2 or array.shape[axis_of(node)] % size:
+            yield f"{_place(node)}: blocks of {size}"
+        elif any(
+            not _sums_along(use.node, use.idx, axis_of(node)) for use in node.outputs[0].uses()
+        ):
+            yield f"{_place(node)}: it does not lie beside a product that sums along its blocks"
+
+
+def _sums_along(product: ir.Node, slot: int, axis: int) -> bool:
+    is_turned = product.op_type == "Gemm" and product.attributes.get_int("transB", 0) != 0
+    return product.op_type in ("Gemm", "MatMul") and slot == 1 and axis == int(is_turned)
 
 
 def _channel_axis(product: ir.Node, slot: int, rank: int) -> int | None:
@@ -381,7 +416,9 @@ def _opset(written: WrittenModel) -> Iterator[str]:
     opset = written.model.opset_imports.get("", 0)
     scales = (scale_of(node) for node in written.quantizers())
     per_channel = any(scale is not None and scale.ndim for scale in scales)
-    if not (PER_CHANNEL if per_channel else OLDEST) <= opset <= NEWEST:
+    oldest = PER_CHANNEL if per_channel else OLDEST
+    oldest = BLOCKS if any(written.weights_in_blocks()) else oldest
+    if not oldest <= opset <= NEWEST:
         yield f"opset {opset}"
 
 
@@ -404,6 +441,9 @@ RULES: Mapping[str, Callable[[WrittenModel], Iterator[str]]] = {
     "activations have one scale": _activations_per_tensor,
     "scales of weights run along the output channels; of a ConvTranspose there is one": (
         _weights_per_channel
+    ),
+    "weights in blocks are int4 with positive scales, 64 or 128 along the sums of a product": (
+        _in_blocks
     ),
     "integer products read all their factors quantized": _all_inputs,
     "biases are floats": _float_biases,

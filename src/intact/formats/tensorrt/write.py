@@ -3,7 +3,8 @@
 The model quantizes explicitly. Its weights are floats with a pair of Quantize and Dequantize behind
 them: TensorRT 8 asks for FP32 weights (developer guide, "Quantized Weights") and refuses int8
 constants (onnxruntime issue 11535), TensorRT 10 takes both. The floats lie on the grid, so that
-TensorRT's own quantizer gives exactly the integers of the plan. Biases are floats.
+TensorRT's own quantizer gives exactly the integers of the plan. Biases are floats. Weights in
+blocks are stored as integers: a Dequantize alone stands between them and their product.
 
 Cache and ranges serve the older way, up to TensorRT 10: the float model, with the ranges beside it.
 
@@ -31,6 +32,7 @@ import onnx_ir as ir
 
 from intact.graph import save_model
 from intact.graph.files.save import file_bytes
+from intact.numerics.affine_params import QuantParams
 from intact.plan import (
     Note,
     NoteKind,
@@ -154,7 +156,9 @@ def _reasons(point: QuantPoint) -> Iterator[str]:
     if config.grid.exponential:
         yield "logarithmic levels"
         return
-    if config.bits != _BITS:
+    if config.grid.block is not None:
+        yield from _reasons_of_blocks(config.grid.block, config.bits, params)
+    elif config.bits != _BITS:
         yield f"{config.bits} bits, it computes with 8"
     if config.quant_min >= 0:
         yield "unsigned codes"
@@ -168,9 +172,21 @@ def _reasons(point: QuantPoint) -> Iterator[str]:
             yield "weights of a ConvTranspose with one scale a channel"
 
 
+def _reasons_of_blocks(size: int, bits: int, params: QuantParams | None) -> Iterator[str]:
+    if bits > BLOCK_BITS or size not in BLOCK_SIZES:
+        yield f"blocks of {size} with {bits} bits, it has those of 64 or 128 with 4"
+    if params is not None and (params.scale <= 0).any():
+        yield "negative scales"
+
+
 def _is_transposed_convolution(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type == "ConvTranspose"
 
+
+BLOCK_BITS = 4
+
+BLOCK_SIZES = (64, 128)
+"""TensorRT documentation, Quantization Schemes, INT4."""
 
 OLDEST = 9
 
@@ -178,6 +194,9 @@ NEWEST = 24
 
 PER_CHANNEL = 13
 """QuantizeLinear has an axis from here on."""
+
+BLOCKS = 21
+"""DequantizeLinear has blocks, and int4, from here on."""
 
 _SINCE = ((13, "8.0"), (17, "8.5"), (19, "9.2"), (NEWEST, "10.15"))
 """Newest opset of a release. Between two releases named, an earlier one may suffice."""

@@ -16,6 +16,7 @@ from intact.graph.files.regular import open_file
 _HEAD = 16
 _ZIP = b"PK\x03\x04"
 _SAVED_MODEL = "saved_model.pb"
+_CONFIG = "config.json"
 _LISTING = 1 << 20
 """Bytes at the end of an archive that are searched for names, to tell programs from weights."""
 
@@ -57,6 +58,15 @@ _FROZEN = _Kind(
 )
 _WEIGHTS = _Kind("a safetensors file, which holds weights and no graph", f"load it, and {_EXPORT}")
 
+_IR = _Kind(
+    "an OpenVINO model",
+    "intact takes the ONNX model that it was converted from, and --target openvino writes such a "
+    "model",
+)
+_TRANSFORMERS = _Kind(
+    "a folder of Hugging Face's transformers without an ONNX model",
+    "optimum-cli export onnx --model {quoted} {quoted_onnx_folder}",
+)
 _TORCH = frozenset({".bin", ".ckpt", ".pt", ".pt2", ".pth"})
 
 _KINDS: tuple[tuple[bytes, frozenset[str], _Kind], ...] = (
@@ -64,6 +74,8 @@ _KINDS: tuple[tuple[bytes, frozenset[str], _Kind], ...] = (
     (_ZIP, frozenset({".keras"}), _KERAS),
     (_ZIP, _TORCH, _PYTORCH),
     (b"\x80", _TORCH, _PYTORCH),  # a pickle
+    (b"<?xml", frozenset({".xml"}), _IR),
+    (b"<net", frozenset({".xml"}), _IR),
     (b"\x0a", frozenset({".pb"}), _FROZEN),  # the tag of a node; ONNX begins with another
 )
 """How files begin, with their suffixes."""
@@ -91,14 +103,19 @@ def refuse_foreign(path: Path, where: str) -> None:
         onnx=str(onnx),
         quoted=shlex.quote(str(path)),
         quoted_onnx=shlex.quote(str(onnx)),
+        quoted_onnx_folder=shlex.quote(f"{path}_onnx"),
     )
-    raise ModelError(f"{where} is {kind.name}, not ONNX", remedy=f"export it; {filled}")
+    remedy = filled if kind is _IR else f"export it; {filled}"
+    raise ModelError(f"{where} is {kind.name}, not ONNX", remedy=remedy)
 
 
 def _kind(path: Path) -> _Kind | None:
     try:
         if path.is_dir():
-            return _SAVED if (path / _SAVED_MODEL).is_file() else None
+            if (path / _SAVED_MODEL).is_file():
+                return _SAVED
+            is_other = not (path / _CONFIG).is_file() or any(path.rglob("*.onnx"))
+            return None if is_other else _TRANSFORMERS
         with open_file(path) as file:
             # Suffixes alone tell little: `.bin` and `.pb` are those of many formats, ONNX among
             # them.

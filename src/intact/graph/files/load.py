@@ -106,7 +106,10 @@ def _read(path: Path, where: str) -> tuple[onnx.ModelProto, _Weights]:
         shown = where.replace(str(path), as_typed(path))
         raise ModelError(f"{shown} does not exist", remedy=remedy) from None
     except IsADirectoryError:
-        raise ModelError(f"{where} is a folder", remedy="name the .onnx file inside it") from None
+        inside = next(iter(sorted(path.glob("*.onnx"))), None)
+        named = "" if inside is None else f", such as {as_typed(inside)}"
+        remedy = f"name the .onnx file inside it{named}"
+        raise ModelError(f"{where} is a folder", remedy=remedy) from None
     except OSError as error:
         raise ModelError(f"{where} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # protobuf's DecodeError has no importable base of its own
@@ -155,6 +158,7 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None, where: str) -> ir.
             f"{where} is not an ONNX model: it holds no graph or no opset",
             remedy="export or copy it again",
         )
+    _refuse_maps(proto, where)
     refuse_crowded(proto, where)
     refuse_endless(proto, where)  # first: what follows looks at every field of every node
     refuse_unsound(proto, folder, where)
@@ -168,6 +172,18 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None, where: str) -> ir.
         # onnx-ir wraps the cause in errors that print the whole message it was in.
         reason = _first_line(error.__cause__ or error)
         raise ModelError(f"{where} is a malformed ONNX model: {reason}") from error
+
+
+def _refuse_maps(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse outputs that are maps, as converters of decision trees write them."""
+    for value in proto.graph.output:
+        kind = value.type.sequence_type.elem_type if value.type.HasField("sequence_type") else None
+        if (kind or value.type).HasField("map_type"):
+            raise ModelError(
+                f"{where}: output {value.name!r} holds maps, and no tensor",
+                remedy='convert the model with options={"zipmap": False}; of decision trees alone '
+                "nothing can be quantized, as they have no layers",
+            )
 
 
 def _first_line(error: BaseException) -> str:

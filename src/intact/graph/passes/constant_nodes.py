@@ -9,8 +9,8 @@ GatherElements it folds none whose indices are fewer than the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +60,11 @@ def fold_in_runtime(
             continue
         if elements - sum(each.size for each in feeds.values()) > largest_growth:
             continue
-        array = _run(node, feeds, model.opset_imports[""])
-        if array is None:
+        run = compiled_constants([node], feeds, [str(result.name)], model.opset_imports[""])
+        found = None if run is None else run(feeds)
+        if found is None:
             continue
+        (array,) = found
         name, result.name = str(result.name), None  # free for the constant
         constant = add_constant(model.graph, array, name)
         result.replace_all_uses_with(constant, replace_graph_outputs=True)
@@ -90,18 +92,32 @@ def _elements(value: ir.Value) -> int | None:
     return math.prod(value.shape.numpy())
 
 
-def _run(
-    node: ir.Node, feeds: Mapping[str, npt.NDArray[Any]], opset: int
-) -> npt.NDArray[Any] | None:
-    """Run one node on its constants; None where the runtime refuses it."""
+Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
+
+
+def compiled_constants(
+    nodes: Sequence[ir.Node], feeds: Arrays, outputs: Sequence[str], opset: int
+) -> Callable[[Arrays], list[npt.NDArray[Any]] | None] | None:
+    """Compile nodes that read constants alone.
+
+    Args:
+        nodes: In topological order.
+        feeds: What they read, by name; a run takes others of the same types and shapes.
+        outputs: Names of what a run returns.
+        opset: That of the model.
+
+    Returns:
+        A function of what they read, which returns None where the runtime cannot compute it; None
+        where the runtime refuses the nodes.
+    """
     import onnxruntime as ort
 
     make_port, type_of = helper.make_tensor_value_info, helper.np_dtype_to_tensor_dtype
     graph = helper.make_graph(
-        [ir.serde.serialize_node(node)],
+        [ir.serde.serialize_node(node) for node in nodes],
         "constant",
         [make_port(name, type_of(array.dtype), array.shape) for name, array in feeds.items()],
-        [onnx.ValueInfoProto(name=node.outputs[0].name)],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
     )
     imports = [helper.make_opsetid("", opset)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
@@ -109,15 +125,22 @@ def _run(
     # As written: an optimizer would fold the constants itself, by other code.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    # One node runs once: starting threads would take longer.
+    # They run once, or are small: starting threads would take longer.
     options.intra_op_num_threads = 1
     try:
         session = ort.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        return np.asarray(session.run(None, dict(feeds))[0])
     except Exception:  # the runtime raises a dozen unrelated classes
         return None
+
+    def run(given: Arrays) -> list[npt.NDArray[Any]] | None:
+        try:
+            return [np.asarray(each) for each in session.run(None, dict(given))]
+        except Exception:  # likewise
+            return None
+
+    return run
 
 
 def split_constants(model: ir.Model) -> int:

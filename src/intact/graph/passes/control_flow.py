@@ -1,9 +1,7 @@
-"""Writes out control flow: branches of If, and the turns of Loop and Scan.
+"""Writes out the branches of If, and moves what bodies hold to where it runs.
 
-1. `inline_ifs`: where the condition is known, the branch that runs takes the node's place.
-2. `unroll_loops`: where the number of turns is known, the turns stand one behind the other.
-3. `choose_results`, `choose_turns`: for runtimes without branches and loops, all that may run is
-   computed, and a Where chooses between results.
+Where the condition is known, the branch that runs takes the node's place (`inline_ifs`). For
+runtimes without branches both are computed, and a Where chooses between their results.
 """
 
 from __future__ import annotations
@@ -20,15 +18,7 @@ from intact.graph.edit import Editor
 from intact.graph.metadata import PART_KEY
 from intact.graph.names import Names
 from intact.graph.ops import constant_array, input_value
-from intact.graph.passes.library import infer_shapes
 from intact.graph.traversal import bodies, graphs_of, nodes_of
-
-MOST_UNROLLED = 1000
-"""Nodes that loops may become: each is observed, placed and written. What needs more stays a loop,
-which a runtime computes in float."""
-
-_COPIES = frozenset(["Identity", "Cast"])
-"""Operators behind which a condition is the same."""
 
 
 def inline_ifs(model: ir.Model) -> int:
@@ -40,41 +30,13 @@ def inline_ifs(model: ir.Model) -> int:
     Returns:
         The number of replaced nodes.
     """
-    chosen = [node for node in _nodes(model.graph, "If") if _condition(node) is not None]
+    chosen = [node for node in nodes_with_bodies(model.graph, "If") if _condition(node) is not None]
     if chosen:
-        inliner = _Inliner(model)
+        inliner = Inliner(model)
         for node in chosen:
             branch = node.attributes["then_branch" if _condition(node) else "else_branch"]
             inliner.put_in_place(node, inliner.move(node, branch.as_graph()))
     return len(chosen)
-
-
-def unroll_loops(model: ir.Model, most: int = MOST_UNROLLED) -> int:
-    """Replace each Loop and Scan whose number of turns is known by its turns.
-
-    A Loop turns so often as its first input says, if no condition that is computed ends it; a Scan
-    once for each part of its inputs. Turns share the constants of the body.
-
-    Args:
-        model: Changed in place.
-        most: The number of nodes that all turns may have; loops that need more stay.
-
-    Returns:
-        The number of nodes that the turns have.
-    """
-    inliner, written = _Inliner(model), 0
-    for node in _nodes(model.graph, "Loop", "Scan"):
-        body = next(bodies(node), None)
-        turns = None if body is None else _turns(node, body)
-        if body is None or turns is None:
-            continue
-        size = turns * sum(1 for _ in nodes_of(body))
-        if written + size > most:
-            continue
-        written += max(size, 1)
-        unroll = _unrolled_loop if node.op_type == "Loop" else _unrolled_scan
-        inliner.put_in_place(node, unroll(inliner, node, body, turns))
-    return written
 
 
 def choose_results(editor: Editor, node: ir.Node) -> None:
@@ -90,51 +52,15 @@ def choose_results(editor: Editor, node: ir.Node) -> None:
     if condition is None:
         raise Unsupported("it has no condition")
     for first, second in zip(*(branch.outputs for branch in branches), strict=True):
-        _check_choice(condition, first, second)
-    inliner = _Inliner(editor.model, editor.names)
+        check_choice(condition, first, second)
+    inliner = Inliner(editor.model, editor.names)
     chosen = [inliner.move(node, branch) for branch in branches]
     pairs = zip(*chosen, strict=True)
     results = [inliner.choice(node, condition, *pair) for pair in pairs]
     editor.put_results_in_place(node, results)
 
 
-def choose_turns(editor: Editor, node: ir.Node) -> None:
-    """Compute all turns that a Loop may have, and keep its values from where its condition ends it.
-
-    Raises:
-        Unsupported: The number of turns has no bound or is large, turns are collected, or a value
-            changes its shape.
-    """
-    body = next(bodies(node), None)
-    most = constant_array(input_value(node, 0))
-    if body is None or most is None or most.size != 1:
-        raise Unsupported("the number of its turns has no bound")
-    turns, states = int(most.item()), list(node.inputs[2:])
-    if turns < 1:
-        raise Unsupported("it never turns")
-    if turns * sum(1 for _ in nodes_of(body)) > MOST_UNROLLED:
-        raise Unsupported(f"its turns would be more than {MOST_UNROLLED} nodes")
-    if len(node.outputs) != len(states) or any(state is None for state in states):
-        raise Unsupported("it collects a value of each turn, as many as it turns")
-    inliner = _Inliner(editor.model, editor.names)
-    inliner.share_constants(node, body)
-    goes_on = input_value(node, 1) or inliner.constant(node, np.array(True))
-    values, choices = cast("list[ir.Value]", states), []
-    for turn in range(turns):
-        given = (inliner.count(node, body, turn), goes_on, *values)
-        condition, *new = inliner.turn(node, body, given)
-        triples = [(goes_on, *pair) for pair in zip(new, values, strict=True)]
-        values = [inliner.choice(node, *triple) for triple in triples]
-        choices += triples
-        goes_on = inliner.node(node, "And", [goes_on, condition])
-    editor.model.graph.sort()
-    infer_shapes(editor.model)
-    for triple in choices:
-        _check_choice(*triple)
-    editor.put_results_in_place(node, values)
-
-
-def _check_choice(condition: ir.Value, first: ir.Value, second: ir.Value) -> None:
+def check_choice(condition: ir.Value, first: ir.Value, second: ir.Value) -> None:
     """Raise if a Where would broadcast one of the values, or to the axes of the condition."""
     asked, shape = condition.shape, first.shape
     if asked is None or any(length != 1 for length in asked):
@@ -143,52 +69,12 @@ def _check_choice(condition: ir.Value, first: ir.Value, second: ir.Value) -> Non
         raise Unsupported("its bodies may give different shapes")
 
 
-def _unrolled_loop(inliner: _Inliner, node: ir.Node, body: ir.Graph, turns: int) -> list[ir.Value]:
-    inliner.share_constants(node, body)
-    goes_on = inliner.constant(node, np.array(True))
-    values = [cast("ir.Value", value) for value in node.inputs[2:]]
-    collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(values) :]]
-    for turn in range(turns):
-        given = (inliner.count(node, body, turn), goes_on, *values)
-        results = inliner.turn(node, body, given)[1:]
-        values, parts = results[: len(values)], results[len(values) :]
-        for each, part in zip(collected, parts, strict=True):
-            each.append(part)
-    return [*values, *(inliner.stack(node, parts, 0) for parts in collected)]
-
-
-def _unrolled_scan(inliner: _Inliner, node: ir.Node, body: ir.Graph, turns: int) -> list[ir.Value]:
-    inliner.share_constants(node, body)
-    inputs = [cast("ir.Value", value) for value in node.inputs]
-    count = len(inputs) - _scanned(node)
-    values, read = inputs[:count], inputs[count:]
-    collected: list[list[ir.Value]] = [[] for _ in body.outputs[count:]]
-    backwards = _listed(node, "scan_input_directions", len(read))
-    axes = _listed(node, "scan_input_axes", len(read))
-    for turn in range(turns):
-        parts = [
-            inliner.part(node, value, axis, turns - 1 - turn if is_back else turn)
-            for value, axis, is_back in zip(read, axes, backwards, strict=True)
-        ]
-        results = inliner.turn(node, body, (*values, *parts))
-        values = results[:count]
-        for each, result in zip(collected, results[count:], strict=True):
-            each.append(result)
-    axes = _listed(node, "scan_output_axes", len(collected))
-    backwards = _listed(node, "scan_output_directions", len(collected))
-    written = zip(collected, axes, backwards, strict=True)
-    return [
-        *values,
-        *(inliner.stack(node, p[::-1] if is_back else p, axis) for p, axis, is_back in written),
-    ]
-
-
-def _nodes(graph: ir.Graph, *op_types: str) -> list[ir.Node]:
+def nodes_with_bodies(graph: ir.Graph, *op_types: str) -> list[ir.Node]:
     """List the nodes of some types, of a graph and of all bodies; those inside one before it."""
     found = []
     for node in graph:
-        for body in bodies(node):
-            found += _nodes(body, *op_types)
+        for body in bodies(node) if node.attributes else ():
+            found += nodes_with_bodies(body, *op_types)
         if node.op_type in op_types and node.domain == "":
             found.append(node)
     return found
@@ -203,69 +89,7 @@ def _condition(node: ir.Node) -> bool | None:
     return bool(array.item())
 
 
-def _turns(node: ir.Node, body: ir.Graph) -> int | None:
-    """Return how often a body runs; None where that is not known, or there is nothing to stack."""
-    is_loop = node.op_type == "Loop"
-    given = node.inputs[2:] if is_loop else node.inputs
-    states = len(given) - (0 if is_loop else _scanned(node))
-    reads, writes = (2, 1) if is_loop else (0, 0)  # number of the turn and condition; condition
-    fits = len(body.inputs) == reads + len(given) and (
-        len(body.outputs) == writes + len(node.outputs)
-    )
-    if not fits or None in given or not 0 <= states <= len(node.outputs):
-        return None
-    turns = _loop_turns(node, body) if is_loop else _scan_turns(node)
-    return None if turns == 0 and len(node.outputs) > states else turns
-
-
-def _loop_turns(node: ir.Node, body: ir.Graph) -> int | None:
-    turns = constant_array(input_value(node, 0))
-    given = input_value(node, 1)
-    begins = np.array(True) if given is None else constant_array(given)
-    if turns is None or turns.size != 1:
-        return None
-    if turns.item() <= 0:
-        return 0
-    if begins is None or begins.size != 1:
-        return None
-    condition: ir.Value | None = body.outputs[0]
-    while condition is not None and (maker := condition.producer()) is not None:
-        if maker.op_type not in _COPIES or maker.domain != "":
-            break
-        condition = input_value(maker, 0)
-    known = None if condition is None else ir.convenience.get_const_tensor(condition)
-    stays = None if known is None else known.numpy()
-    if stays is None and condition is not body.inputs[1]:
-        return None
-    wanted = int(turns.item()) if begins.item() else 0
-    return min(wanted, 1) if stays is not None and not stays.all() else wanted
-
-
-def _scanned(node: ir.Node) -> int:
-    return int(node.attributes.get_int("num_scan_inputs", 0) or 0)
-
-
-def _scan_turns(node: ir.Node) -> int | None:
-    """Return the length that all inputs have along the axes that are scanned."""
-    count = _scanned(node)
-    lengths = set()
-    axes = _listed(node, "scan_input_axes", count)
-    for value, axis in zip(node.inputs[len(node.inputs) - count :], axes, strict=False):
-        shape = None if value is None else value.shape
-        if shape is None or not -len(shape) <= axis < len(shape):
-            return None
-        lengths.add(shape[axis])
-    turns = lengths.pop() if len(lengths) == 1 else None
-    return turns if isinstance(turns, int) else None
-
-
-def _listed(node: ir.Node, name: str, count: int) -> list[int]:
-    """Return an attribute of Scan, a number for each value; 0 where it is left out."""
-    given = list(node.attributes.get_ints(name, ()))
-    return [int(each) for each in given] if len(given) == count else [0] * count
-
-
-class _Inliner:
+class Inliner:
     """Moves what bodies hold in front of their nodes, under names that no other graph has."""
 
     def __init__(self, model: ir.Model, names: Names | None = None) -> None:
@@ -322,7 +146,12 @@ class _Inliner:
         self, node: ir.Node, condition: ir.Value, first: ir.Value, second: ir.Value
     ) -> ir.Value:
         """Choose between two values of one shape."""
-        result = self.node(node, "Where", [condition, first, second])
+        if ir.DataType.BOOL in (first.dtype, second.dtype):  # ONNX Runtime has no Where for it
+            parts = [(condition, first), (self.node(node, "Not", [condition]), second)]
+            inputs = [self.node(node, "And", pair) for pair in parts]
+            result = self.node(node, "Or", inputs)
+        else:
+            result = self.node(node, "Where", [condition, first, second])
         result.type, result.shape = first.type or second.type, first.shape
         maker = cast("ir.Node", result.producer())
         maker.metadata_props[PART_KEY] = ""  # none of its own: what was in bodies is normalized

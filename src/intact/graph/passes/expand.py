@@ -19,7 +19,7 @@ from intact.graph.graph import Graph
 from intact.graph.metadata import PART_KEY, WHOLE_KEY
 from intact.graph.ops import constant_array, function_options, input_value
 from intact.graph.passes.composite import Composite, axes_of
-from intact.graph.passes.control_flow import choose_results, choose_turns
+from intact.graph.passes.control_flow import choose_results
 from intact.graph.passes.expand_attention import (
     expand_attention,
     expand_grouped_attention,
@@ -31,6 +31,7 @@ from intact.graph.passes.expand_einsum import expand_einsum
 from intact.graph.passes.expand_places import expand_grid_sample, expand_rotation
 from intact.graph.passes.fold_linear import fold_scales
 from intact.graph.passes.library import remove_unused
+from intact.graph.passes.loops import choose_turns
 from intact.ops.functions import FUNCTIONS
 from intact.ops.operators import LayerNormalization
 

@@ -131,7 +131,16 @@ def _guarded(node: ir.Node) -> ir.Value | None:
     if scores is None or scores.shape is None:
         return None
     is_last = Softmax.of(softmax).axis in (-1, len(scores.shape) - 1)
-    return data if is_last and _leaves_rows(scores) else None
+    stays = _broadcasts_into(input_value(node, 1), data)
+    return data if is_last and stays and _leaves_rows(scores) else None
+
+
+def _broadcasts_into(value: ir.Value | None, data: ir.Value | None) -> bool:
+    """Tell whether a constant leaves the shape of data as it is."""
+    array = constant_array(value)
+    if array is None or data is None or data.shape is None:
+        return False
+    return _fits_in(array.shape, data.shape)
 
 
 _LINEAR_FROM = 16.0
@@ -150,36 +159,44 @@ def _smooth(node: ir.Node) -> ir.Value | None:
     limit = constant_array(input_value(asked, 1))
     reads = asked.inputs[0] is softplus.inputs[0] is data and data.dtype is ir.DataType.FLOAT
     is_far = limit is not None and limit.size == 1 and limit.item() >= _LINEAR_FROM
-    return rest if reads and is_far else None
+    return rest if reads and is_far and _broadcasts_into(asked.inputs[1], data) else None
 
 
 def _leaves_rows(scores: ir.Value) -> bool:
     """Tell whether rows are of products, scaled, with a mask that leaves some of each.
 
     A mask is a constant with infinities, or chooses from finite numbers, of which the largest are
-    no sum of two masks.
+    no sum of two masks. What scales a mask keeps its sign, and makes finite ones no larger.
     """
     node, is_masked = scores.producer(), False
+    least, most = 1.0, 1.0  # what is added here is multiplied by
     while node is not None and not node.domain and node.op_type in ("Add", "Div", "Mul"):
         first, second = (constant_array(value) for value in node.inputs)
         slots = [slot for slot in (0, 1) if _is_finite_mask(node.inputs[slot])]
         if slots and node.op_type == "Add":
             other = node.inputs[1 - slots[0]]
-            if is_masked or other is None:
+            if is_masked or other is None or least <= 0 or most > 1:
                 return False
             node, is_masked = other.producer(), True
             continue
         constant, data = (second, node.inputs[0]) if first is None else (first, node.inputs[1])
-        if constant is None or data is None or (node.op_type == "Div" and not constant.all()):
+        if constant is None or data is None or not constant.size:
             return False
+        if node.op_type == "Div":
+            if second is None or not second.all():
+                return False
+            constant = 1 / constant
         finite = np.isfinite(constant)
         if not finite.all():
             rows = finite.any(axis=-1) if constant.ndim else finite
-            if is_masked or node.op_type != "Add" or not rows.all():
+            if is_masked or node.op_type != "Add" or not rows.all() or least <= 0:
                 return False
             if not np.isneginf(constant[~finite]).all():
                 return False
             is_masked = True
+        elif node.op_type != "Add":
+            least *= max(float(constant.min()), 0.0)
+            most *= float(constant.max())
         node = data.producer()
     return node is not None and not node.domain and node.op_type in DENSE
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from intact.errors import ModelError
+from intact.errors import DataError, ModelError
 from intact.graph import Graph, Role, input_role, normalize
 from intact.graph.batch_norm import recall
 from intact.graph.origins import Indices, Origins, packed, set_origins
@@ -193,6 +193,7 @@ def export_module(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Te
             Samples lie along axis 0 of each tensor that has axes.
 
     Raises:
+        DataError: The module does not compute with the example.
         ModelError: torch cannot export it: its ``forward`` branches on values, say.
     """
     wide = {n: _two(t) for n, t in example.items()} if isinstance(example, Mapping) else {}
@@ -213,6 +214,7 @@ def export_module(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Te
                 verbose=False,
             )
         except Exception as error:  # torch raises its own classes, and whatever forward raises
+            _refuse_example(evaluated, listed, wide)
             raise ModelError(
                 f"torch cannot export {type(module).__name__}: {_reason(error)}",
                 remedy="rewrite what it names (a branch on values with torch.where, say), or give "
@@ -223,6 +225,23 @@ def export_module(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Te
     model: ir.Model = program.model
     set_origins(model, origins(model, _shapes(module)))
     return model
+
+
+def _refuse_example(
+    module: nn.Module, listed: Sequence[Tensor], named: Mapping[str, Tensor]
+) -> None:
+    """Refuse an example that the module itself refuses: then the export is not to blame."""
+    try:
+        with torch.no_grad():
+            module(*listed, **named)
+    except Exception as error:  # whatever forward raises
+        given = ", ".join(str(list(each.shape)) for each in (*listed, *named.values()))
+        raise DataError(
+            f"{type(module).__name__} refuses a batch of shape {given}, the first of the data: "
+            f"{_reason(error)}",
+            remedy="give samples as the module takes them: channels first, samples along axis 0, "
+            "inputs in the order of its arguments",
+        ) from error
 
 
 def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -165,19 +165,40 @@ class _Search:
             group.tried = list(self._candidates(group.root, *reach))
             group.noise = np.zeros((2, len(group.tried)))
         blocks = self._blocks(point)
-        for half in (0, 1):
-            batches = range(half, len(before), 2)
-            # Held-out errors of a tensor alone are needed of two candidates only, which follow
-            # below.
-            for at in range(len(group.tried)) if half == 0 or not is_alone else ():
-                group.noise[half, at] += self._noise(group, point, blocks, batches, at)
+        fit, held_out = (range(half, len(before), 2) for half in (0, 1))
+        if is_alone:
+            group.noise[0] = self._race(group, point, blocks, fit)
+            asked = {0, int(np.argmin(group.noise[0]))}
+        else:  # what is bad for one tensor of a group may be what the others need
+            asked = set(range(len(group.tried)))
+            for at in asked:
+                group.noise[0, at] += _ratios(self._powers(group, point, blocks, fit, at))
+        for at in asked:
+            group.noise[1, at] += _ratios(self._powers(group, point, blocks, held_out, at))
         group.blocks += len(blocks)
         group.last = next((b.name for b in blocks if b is not None), point.end.node)
-        if is_alone:
-            best = int(np.argmin(group.noise[0]))
-            batches = range(1, len(before), 2)
-            for at in {0, best}:
-                group.noise[1, at] = self._noise(group, point, blocks, batches, at)
+
+    def _race(
+        self, group: _Group, point: QuantPoint, blocks: Sequence[Block | None], batches: range
+    ) -> Array:
+        """Return the noise of each candidate; infinite where few batches show that it is worse.
+
+        All are tried on one batch, and the best half of them, with the plan's own, on twice as
+        many in all, and so on. Source: successive halving (Karnin, Koren, Somekh 2013).
+        """
+        alive, done = list(range(len(group.tried))), 0
+        powers = np.zeros((len(alive), len(blocks), 2))
+        while done < len(batches):
+            part = batches[done : max(1, 2 * done)]
+            for at in alive:
+                powers[at] += self._powers(group, point, blocks, part, at)
+            done += len(part)
+            noise = {at: _ratios(powers[at]) for at in alive}
+            best = sorted(alive, key=noise.__getitem__)[: math.ceil(len(alive) / 2)]
+            alive = sorted({0, *best})
+        found = np.full(len(powers), np.inf)
+        found[list(noise)] = list(noise.values())
+        return found
 
     def _blocks(self, point: QuantPoint) -> Sequence[Block | None]:
         """Return the block of each reader; None where an input of it is not known yet."""
@@ -186,15 +207,15 @@ class _Search:
             for reader, slot in point.readers
         ]
 
-    def _noise(
+    def _powers(
         self,
         group: _Group,
         point: QuantPoint,
         blocks: Sequence[Block | None],
         batches: range,
         at: int,
-    ) -> float:
-        """Return noise by signal of the results of all readers, summed.
+    ) -> Array:
+        """Return signal and noise of the result of each reader, ``[readers, 2]``.
 
         Of a reader that cannot be run yet, which adds the tensor to another as a rule, the tensor's
         own error is taken.
@@ -207,14 +228,11 @@ class _Search:
                 if block is not None:
                     powers[at_block] += block.powers(batch, array)
                 else:
-                    wanted = floats[batch].astype(np.float64)
-                    noise = np.square(array - wanted).sum()
-                    powers[at_block] += np.square(wanted).sum(), noise
-        signal, noise = powers.T
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratios = np.where(signal > 0, noise / signal, 0.0)
-        # NaN would be the least for `argmin`.
-        return float(np.where(np.isfinite(ratios), ratios, np.inf).sum())
+                    wanted = floats[batch]
+                    error = np.subtract(array, wanted, dtype=np.float64)
+                    signal = np.square(wanted, dtype=np.float64).sum()
+                    powers[at_block] += signal, np.square(error, out=error).sum()
+        return powers
 
     def _candidates(
         self, root: TensorQuantConfig, low: float, high: float
@@ -268,6 +286,15 @@ class _Search:
                 rescale_bias(self._plan, reader)
 
 
+def _ratios(powers: Array) -> float:
+    """Return noise by signal, summed over readers, of their powers, ``[readers, 2]``."""
+    signal, noise = powers.T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = np.where(signal > 0, noise / signal, 0.0)
+    # NaN would be the least for `argmin`.
+    return float(np.where(np.isfinite(ratios), ratios, np.inf).sum())
+
+
 def _factors(root: TensorQuantConfig) -> Iterator[tuple[float, float]]:
     """Yield factors of the lower and the upper end."""
     if root.grid.power_of_two:
@@ -298,6 +325,7 @@ class Block:
         run: Computes the result of the last node.
         fed: What the nodes read in the quantized model but for the tensor, for each batch.
         wanted: The result in the float model, for each batch.
+        signal: Its power, for each batch.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -305,6 +333,7 @@ class Block:
     run: Run
     fed: list[Arrays]
     wanted: list[Array]
+    signal: list[float]
 
     @staticmethod
     def behind(plan: QuantizedGraph, walk: Walk, reader: ir.Node, slot: int) -> Block | None:
@@ -342,7 +371,8 @@ class Block:
         own = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
         run = walk.runner(nodes, constants)
         wanted = [run(arrays | own)[0] for arrays in floats]
-        return Block(nodes, value, run, [arrays | constants for arrays in fed], wanted)
+        signal = [float(np.square(array, dtype=np.float64).sum()) for array in wanted]
+        return Block(nodes, value, run, [arrays | constants for arrays in fed], wanted, signal)
 
     @property
     def name(self) -> str:
@@ -356,9 +386,9 @@ class Block:
             batch: Which one.
             array: The tensor of this batch.
         """
-        wanted = self.wanted[batch].astype(np.float64)
         found = self.run({**self.fed[batch], self.value: array})[0]
-        return float(np.square(wanted).sum()), float(np.square(found - wanted).sum())
+        error = np.subtract(found, self.wanted[batch], dtype=np.float64)
+        return self.signal[batch], float(np.square(error, out=error).sum())
 
 
 def _is_known(walk: Walk, node: ir.Node, but: ir.Value) -> bool:

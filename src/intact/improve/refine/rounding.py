@@ -103,7 +103,7 @@ def refine_rounding(
     tables = _round_layers(plan, walk, report)
     del walk  # and the activations that it holds
     for layer, choice in tables:
-        plan, is_kept = _with_table(plan, layer, choice, samples.first(most))
+        plan, is_kept = with_table(plan, layer, choice, samples.first(most))
         report(Gain(str(layer.name), choice.before, choice.after, is_kept))
     return plan
 
@@ -132,7 +132,7 @@ def _round_layers(
     return tables
 
 
-def _with_table(
+def with_table(
     plan: QuantizedGraph, layer: ir.Node, found: RoundingChoice, samples: Samples
 ) -> tuple[QuantizedGraph, bool]:
     """Give a table that is looked up too the integers of its layer, where the outputs gain.

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from intact.config import QuantState
+from intact.config import PerBlock, QuantState
 from intact.engines.session import Feeds
 from intact.errors import DataError, UsageError, nearest
 from intact.graph import (
@@ -27,7 +27,7 @@ from intact.plan.inference import declared_signatures, factor_slots, infer_signa
 from intact.plan.points import is_joined
 from intact.search.cost.model import Choice, CostModel, Measure, Term, sum_terms
 from intact.search.cost.structure import Shapes, Structure, is_signed
-from intact.search.space import GroupKind, Space
+from intact.search.space import GroupKind, Space, tied_in_blocks
 from intact.targets import DType
 
 
@@ -168,8 +168,11 @@ def storage_terms(structure: Structure) -> Iterator[Term]:
     """Yield the size in bytes of each constant, and of the scales of the activations."""
     # Constants that share a scale store it once: with the first of them.
     scaled: set[int] = set()
+    twins = {weight for _, weight in tied_in_blocks(structure.plan)}
     for value in structure.plan.graph.values:
-        if is_constant(value):
+        readers = structure.plan.graph.consumers(value)
+        ends = {TensorEnd.input(str(node.name), slot) for node, slot in readers}
+        if is_constant(value) and not (ends and ends <= twins):  # stored with its table
             stored = _StoredConstant(structure, value, scaled)
             scaled.update(stored.points)
             yield structure.table(stored.groups, stored.nbytes)
@@ -215,7 +218,7 @@ class _StoredConstant:
         """Compute the bytes of codes and scales, and of the floats if any node reads them."""
         total, is_float = 0, self._is_always_float
         for key, ends in self.points.items():
-            floats = [self._structure.is_floating(end, choice) for end in ends]
+            floats = [self._structure.holds_floats(end, choice) for end in ends]
             is_float |= any(floats)
             if not all(floats):
                 end = ends[floats.index(False)]
@@ -228,6 +231,13 @@ class _StoredConstant:
         bits, tensor = self._structure.bits(end, choice), self._value.const_value
         if tensor is None:
             return 0
+        config = self._structure.plan.configs[end]
+        blocks = self._structure.plan.target.blocks
+        if blocks is not None and isinstance(config.granularity, PerBlock):
+            stored, codes = blocks.stored_bits(bits), tuple(tensor.shape.numpy())
+            count = math.prod(config.granularity.scales_shape(codes))
+            zeros = 0 if config.grid.symmetric else stored
+            return tensor.size * stored // 8 + count * blocks.scale_type.bytes + count * zeros // 8
         signed = is_signed(self._structure.plan, end)
         # Zero points are never packed, so they are of the type with 8 bits at least.
         in_bytes = DType.holding(max(bits, 8), signed=signed)

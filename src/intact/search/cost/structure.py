@@ -73,15 +73,20 @@ class Structure:
         """Tell whether the node of an end computes in float for given choices."""
         return self.is_float(self.plan.graph.node(end.node), choice)
 
+    def holds_floats(self, end: TensorEnd, choice: Choice) -> bool:
+        """Tell whether what an end reads is a float: its node is, and it is not stored as codes."""
+        return self.is_floating(end, choice) and not is_stored(self.plan.configs[end])
+
     def bits(self, end: TensorEnd, choice: Choice) -> int:
         """Return the width at an end for given choices; ``FLOAT`` for floats.
 
-        An end that belongs to no group (an int32 bias) has the width in the plan, and so has a
-        weight that is stored as integers for a float node.
+        An end that belongs to no group (an int32 bias) has the width in the plan. A weight that is
+        stored as integers for a float node has its own.
         """
         config = self.plan.configs[end]
         if is_stored(config):
-            return config.bits
+            group = self.group_of.get(end)
+            return config.bits if group is None else choice.get(group, config.bits)
         if self.is_floating(end, choice):
             return FLOAT
         if end in self.group_of:

@@ -15,6 +15,7 @@ from intact.graph import Graph
 from intact.search.space import Space
 from intact.search.trial import Goal
 from intact.targets import Target, target_to_json
+from intact.targets.blockwise import in_blocks
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -136,6 +137,57 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                     f"there, {_as_text(ours)} here",
                     remedy=remedy,
                 )
+
+
+_BLOCKS = "blocks"
+"""What logs call the option of weights in blocks."""
+
+
+class BlockSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The weights in blocks that a search is asked for; its log has them among its options.
+
+    Attributes:
+        block: How many neighbours have a scale together; None without blocks.
+        zero_points: Whether each block has a zero point.
+        of_nodes: Sizes by node, of those that have another.
+    """
+
+    block: int | None = None
+    zero_points: bool = False
+    of_nodes: Mapping[str, int] = msgspec.field(default_factory=dict)
+
+    @staticmethod
+    def read(options: Mapping[str, str]) -> BlockSettings:
+        """Read them out of the options of a log.
+
+        Raises:
+            SearchError: They cannot be read.
+        """
+        try:
+            return msgspec.json.decode(options.get(_BLOCKS, "{}"), type=BlockSettings)
+        except msgspec.DecodeError as error:
+            raise SearchError(f"the log's blocks: {error}", remedy="search again") from error
+
+    @property
+    def options(self) -> dict[str, str]:
+        """They as options of a log; none without blocks."""
+        # Sorted, so that the same settings have the same line.
+        text = msgspec.json.encode(self, order="sorted").decode()
+        return {} if self.block is None else {_BLOCKS: text}
+
+    def target(self, target: Target) -> Target:
+        """Describe a target as it is searched: with weights in blocks, where they are asked for.
+
+        Raises:
+            UsageError: It has none of these blocks.
+        """
+        if self.block is not None:
+            return in_blocks(target, self.block, zero_points=self.zero_points)
+        if self.zero_points:
+            raise UsageError(
+                "--zero-points is for weights in blocks", remedy="give --block too, or leave it out"
+            )
+        return target
 
 
 DIFFERENCES = {
