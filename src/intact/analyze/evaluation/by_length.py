@@ -155,7 +155,8 @@ class LengthWatch:
         groups: list[list[_Sample]] = []
         size = len(seen) / _GROUPS
         for each in seen:
-            # Samples of one length stay together.
+            # A group is full once it and those before have their shares of the samples. Samples of
+            # one length stay together.
             done = sum(map(len, groups))
             is_full = not groups or done >= len(groups) * size
             if is_full and not (groups and groups[-1][-1].length == each.length):

@@ -239,7 +239,9 @@ def convolution(step: Step, overflows: Overflows) -> Kernel:
 
 
 def _pair_run(layer: Layer, groups: int) -> int:
-    """Return how many neighbours in a window pairs are made of: channels of a tap, or all.
+    """Return how long the runs are in which neighbours of a window are paired.
+
+    With a window of 3x3 taps and 4 channels: 4, the channels of one tap, or 36, the whole window.
 
     See ``PairSaturate.block``, measured with openvino 2026.4.1 on AVX2, 29 shapes, and
     ``PairSaturate.rows``, measured with onnxruntime 1.31.1 on AVX2, 23 shapes.
