@@ -23,7 +23,7 @@ from intact.data.chosen_samples import ChosenSamples, Mark
 from intact.data.images.labels import FolderLabels
 from intact.data.images.reader import ImageFolder
 from intact.data.progress import Progress
-from intact.data.shards import BatchesHere, FilesThere, Images, Numbered, encode, files_of
+from intact.data.shards import BatchShards, Images, ImageShards, Numbered, encode, files_of
 from intact.data.stream import Samples
 from intact.engines.session import make_session, model_of_outputs, run_session
 from intact.errors import DataError, UsageError
@@ -186,13 +186,13 @@ def collect_on(
     cluster.open_for(samples)
     fixed = samples.fixed_batch or 1
     reader = files_of(samples, skips=fixed == 1)
-    cut: BatchesHere | FilesThere
+    cut: BatchShards | ImageShards
     kept: _KeptImages | None = None
     if reader is None:
         size = _batch_size(graph, samples, tensors)
-        cut = BatchesHere(samples, size, partial(Feed, samples, size, None, first, chosen))
+        cut = BatchShards(samples, size, partial(Feed, samples, size, None, first, chosen))
     else:
-        cut = FilesThere(samples, reader, fixed * -(-OBSERVED_AT_ONCE // fixed))
+        cut = ImageShards(samples, reader, fixed * -(-OBSERVED_AT_ONCE // fixed))
         kept = _KeptImages(samples, reader, cut, first, chosen)
     job = CountingJob(graph, tensors, max_memory)
     statistics, done = Statistics(graph.hash), 0
@@ -230,7 +230,7 @@ class _KeptImages:
         self,
         samples: Samples,
         reader: ImageFolder,
-        cut: FilesThere,
+        cut: ImageShards,
         first: Batch | None,
         chosen: ChosenSamples | None,
     ) -> None:

@@ -40,15 +40,15 @@ from intact.plan import Note, NoteKind
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
-_RUNS = 4
-"""With weights rounded otherwise."""
+_PERTURBED_RUNS = 4
+"""How often the given model is run with weights rounded otherwise."""
 
 _ROOM = 4.0
-"""How much more than those runs the graph may differ by: they are few."""
+"""The graph may differ by so many times the largest difference of those runs: they are few."""
 
 
 class _Rounding(NamedTuple):
-    """How much float rounding makes.
+    """How large differences are that float rounding makes.
 
     Attributes:
         difference: What is taken for rounding unasked, relative to the largest value of an output.
@@ -69,7 +69,7 @@ _ROUNDINGS = {
 
 
 class OriginalComparison(NamedTuple):
-    """What a comparison gives besides.
+    """What `Original.compare` gives where the graph computes what the given model does.
 
     Attributes:
         outputs: The outputs of the graph, by name; None where it was not run.
@@ -157,6 +157,7 @@ def _note(reason: str) -> Note:
 
 
 def _rounding(graph: Graph) -> _Rounding:
+    """Return the row of `_ROUNDINGS` for the types that normalizing widened to float32."""
     widened = graph.model.metadata_props.get(METADATA_KEY, "").split(",")
     return next(row for name, row in _ROUNDINGS.items() if name in widened or not name)
 
@@ -203,7 +204,7 @@ def difference(expected: object, found: object) -> float:
 def _explain(
     given: ir.Model, graph: Graph, sample: Batch, outputs: Iterable[str]
 ) -> tuple[Note, ...]:
-    """Tell what rounding and chance explain of outputs that differ.
+    """Explain outputs that differ by rounding or by chance (RandomNormal), in notes.
 
     Raises:
         ModelError: Something that they do not explain; with the first tensor.
@@ -237,7 +238,10 @@ def _by_chance(outputs: Mapping[str, str]) -> tuple[Note, ...]:
 def _beyond_rounding(
     given: ir.Model, graph: Graph, sample: Batch, chance: Mapping[str, str]
 ) -> tuple[set[str], dict[str, float]]:
-    """List the tensors that differ by more than rounding can make, and by how much."""
+    """Return the tensors that differ by more than rounding explains, and sizes of differences.
+
+    The sizes, by tensor, are also of those that rounding explains.
+    """
     rounding = _rounding(graph)
     made = {str(v.name) for n in graph.nodes for v in n.outputs}
     # Tensors that both models have by name, in the order of the given one: the first that differs
@@ -254,7 +258,7 @@ def _beyond_rounding(
     }
     spread = dict.fromkeys(largest, 0.0)
     shown = _with_outputs(given, list(largest))
-    for seed in range(_RUNS):
+    for seed in range(_PERTURBED_RUNS):
         other = _run(_change_last_bits(shown, rounding.weights, seed), sample, 0)
         for name in largest:
             spread[name] = max(spread[name], difference(expected[name], other[name]))

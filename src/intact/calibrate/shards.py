@@ -15,11 +15,11 @@ from intact.data.batching import Batch
 from intact.data.mask import RealPositions
 from intact.data.shards import (
     SHARDS,
-    BatchesHere,
-    Cut,
-    FilesThere,
+    BatchShards,
     Images,
+    ImageShards,
     Numbered,
+    ShardedSamples,
     ShardReader,
     Source,
     decode_shard,
@@ -179,7 +179,7 @@ class SampleMap:
         self._connection.open()
 
     def replies(
-        self, cut: Cut, job: SampleJob, *, threads: int = 0
+        self, cut: ShardedSamples, job: SampleJob, *, threads: int = 0
     ) -> Iterator[tuple[Numbered, bytes]]:
         """Yield each shard with the reply of its worker, as they come.
 
@@ -249,7 +249,7 @@ class SampleMap:
         self.open_for(samples)
         quiet = replace(samples, progress=None)  # what is done counts, and not what is read
         reader = files_of(samples, skips=False)
-        cut: BatchesHere | FilesThere
+        cut: BatchShards | ImageShards
         if reader is None:
 
             def feed() -> Iterator[tuple[Batch, int, RealPositions | None]]:
@@ -258,11 +258,11 @@ class SampleMap:
                         first.update(rows)
                     yield rows, count, None
 
-            cut = BatchesHere(samples, size, feed, shards)
+            cut = BatchShards(samples, size, feed, shards)
         else:
             # Workers decode the files. Only the first batch is read here too, where the caller asks
             # for it.
-            cut = FilesThere(samples, reader, size, shards)
+            cut = ImageShards(samples, reader, size, shards)
             if first is not None:
                 first.update(next(quiet.batches(size))[0])
         found: dict[int, bytes] = {}

@@ -1,7 +1,12 @@
-"""Cuts samples into shards for workers: file names of images, or batches of arrays.
+"""Cuts samples into shards, which workers on other machines read (``--cluster``).
 
-`BatchesHere` and `FilesThere` cut samples; a `ShardReader` opens the shards where they arrive. What
-is sent is msgpack: decoding runs no code.
+Of a folder of images the names of files are sent, and workers decode them (`ImageShards`); their
+contents go along to a worker that does not see the folder. All other samples are read here, and
+sent as batches of arrays (`BatchShards`). Both are `ShardedSamples`. 1000 images for 4 workers with
+8 shards each become 32 shards, ``Images(("a.png", "b.png", ...))``; where they arrive, a
+`ShardReader` makes `Samples` of each.
+
+What is sent is msgpack: decoding runs no code.
 """
 
 from __future__ import annotations
@@ -33,8 +38,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SHARDS = 8
-"""Shards for each worker: while the last ones are done, others idle."""
+"""Shards for each worker: with few, workers that are done wait long for the last one."""
 _MOST_SAMPLES = 1024
+"""Most samples of one shard."""
 _MOST_BYTES = 1 << 26
 """Most bytes of one shard that is sent: it is kept until it is done."""
 _UNKNOWN = 256
@@ -42,7 +48,7 @@ _UNKNOWN = 256
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
-    """An array of numbers."""
+    """An array as it is sent."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -60,7 +66,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FolderProbe(msgspec.Struct, frozen=True):
-    """A file that tells whether a worker sees the folder of this program.
+    """A file by which a worker tells whether it sees the same folder as this program.
 
     Attributes:
         name: Relative to the folder.
@@ -87,7 +93,7 @@ class Source(msgspec.Struct, frozen=True):
         mask: Name of the mask.
         no_batch: Inputs that have no axis for samples.
         folder: Absolute path of the folder of images.
-        seen: Some of the images.
+        seen: Some of the images, by which a worker tells whether it sees the folder.
         preprocess: The steps of images, as the content of a preprocessing file.
         skip_bad: Whether images that cannot be read are left out.
     """
@@ -158,8 +164,8 @@ encode = msgspec.msgpack.Encoder().encode
 decode_shard = msgspec.msgpack.Decoder(Shard).decode
 
 
-class Cut(Protocol):
-    """Samples in shards."""
+class ShardedSamples(Protocol):
+    """Samples that are sent to workers shard by shard."""
 
     @property
     def source(self) -> Source:
@@ -169,11 +175,11 @@ class Cut(Protocol):
         """Yield them in the order of the samples."""
 
     def sent(self, shard: Shard, *, sees_files: bool) -> Shard:
-        """Return what a worker is sent, which sees the files of this program or does not."""
+        """Return what a worker is sent: with the files where it does not see them itself."""
 
 
 def refuse_order(samples: Samples) -> None:
-    """Refuse samples that are not a set.
+    """Refuse samples whose order matters, or that can be read only once.
 
     Raises:
         UsageError: They have states, or are an iterator.
@@ -207,8 +213,8 @@ def files_of(samples: Samples, *, skips: bool) -> ImageFolder | None:
     return None if reader.skip_bad and not skips else reader
 
 
-class BatchesHere:
-    """Samples that this program reads, checks and sends.
+class BatchShards:
+    """Samples that this program reads and checks, to send batches of arrays.
 
     Args:
         samples: The samples.
@@ -250,8 +256,8 @@ class BatchesHere:
         return shard
 
 
-class FilesThere:
-    """Images that workers decode.
+class ImageShards:
+    """A folder of images, of which the names of files are sent: workers decode them.
 
     Args:
         samples: The samples.
@@ -309,11 +315,11 @@ def _shard_samples(count: int | None, shards: int, unit: int) -> int:
 
 
 class ShardReader:
-    """Opens shards.
+    """Opens shards, in the worker that they were sent to.
 
     Args:
         graph: The float model.
-        source: What is known of the samples.
+        source: What is known of the samples, sent before the first shard.
         threads: Number of threads that decode images.
     """
 
@@ -324,7 +330,7 @@ class ShardReader:
     @property
     def takes_feeds(self) -> bool:
         """Whether each sample is a batch of its own."""
-        return self._rows(()).takes_feeds
+        return self._batches(()).takes_feeds
 
     @property
     def sees_files(self) -> bool:
@@ -339,13 +345,13 @@ class ShardReader:
             MissingExtraError: There are images, and Pillow is not installed.
         """
         if isinstance(shard, Batches):
-            return self._rows(shard.batches)
+            return self._batches(shard.batches)
         require_pillow()
         source = self._source
         takes = image_input(
             self._specs, preprocess_from_toml(source.preprocess, "the steps of this program")
         )
-        reader = _Folder(
+        reader = _SentFolder(
             Path(source.folder),
             shard.files,
             FolderLabels(None),
@@ -357,9 +363,9 @@ class ShardReader:
             reader.contents = dict(zip(map(str, shard.files), shard.contents, strict=True))
         return Samples(source.name, {takes.name: takes.spec}, reader, count=len(shard.files))
 
-    def _rows(self, batches: Sequence[Rows]) -> _Ready:
+    def _batches(self, batches: Sequence[Rows]) -> _ReadSamples:
         source = self._source
-        return _Ready(
+        return _ReadSamples(
             source.name,
             self._specs,
             (),
@@ -369,8 +375,11 @@ class ShardReader:
         )
 
 
-class _Folder(ImageFolder):
-    """Images, some of which were sent; messages name them as they were given."""
+class _SentFolder(ImageFolder):
+    """A folder of images, of which ``contents`` were sent; others are read from the disk.
+
+    Messages name files as the sender does.
+    """
 
     contents: Mapping[str, bytes] = {}
 
@@ -380,13 +389,13 @@ class _Folder(ImageFolder):
 
 
 @dataclass(frozen=True)
-class _Ready(Samples):
+class _ReadSamples(Samples):
     """Samples that were read and put into batches by another program."""
 
     ready: Sequence[Rows] = ()
 
     def masked_batches(self, size: int) -> Iterator[tuple[Batch, int, RealPositions | None]]:
-        """Yield them; they have the size that is asked for."""
+        """Yield them: the sender made them of the size that is asked for."""
         del size
         for rows in self.ready:
             inputs = {name: each.array() for name, each in rows.inputs.items()}

@@ -1,4 +1,17 @@
-"""Declares `Samples`: a stream of calibration or evaluation data, checked when it is read."""
+"""Declares `Samples`: a stream of calibration or evaluation data, checked when it is read.
+
+Each pass over the samples goes these ways::
+
+    reader -> _read_raw -> _separate (inputs, references) -> one of two:
+      of batches: _read_checked (preprocessing, checks) -> _rebatch -> masked_batches -> batches
+      of feeds: _feeds (preprocessing) -> _read_feeds (states, checks) -> masked_batches -> batches
+
+A batch has samples along axis 0 of all inputs, and may be cut and joined: with 5 samples,
+``batches(2)`` yields 2, 2, and 1 padded to 2. A feed is what the model takes for one run, where
+some input has no axis for samples (`intact.data.feeding`); it is never cut. References are all else
+that a source gives, such as labels: they are kept (`_seen`) until they are asked for, after the
+pass.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +70,10 @@ class Samples:
             array of the source.
         unread: Names of arrays of the source that are not needed.
         keep_references: Keep all references and not only labels; they may be large.
-        codes: Inputs that the source has as codes, and the reader as the numbers that those
-            stand for.
+        codes: Inputs that the source holds as integer codes: the reader has dequantized them.
         feeding: Which inputs have no axis for samples, and which are states.
         step: Runs the float model for its states; needed where there are some.
-        memory: Bytes that activations may take which are kept of them; None for no limit.
+        memory: Bytes that kept activations of the samples may take; None for no limit.
         shapes: How many samples of the last pass had which shapes, one for each input.
     """
 
@@ -220,7 +232,7 @@ class Samples:
         self._seen.append(BatchReferences(references, count, count))
 
     def _read_feeds(self) -> Iterator[Batch]:
-        """Yield feeds, with the states that the float model gives, and report each."""
+        """Yield checked feeds, each with the states that the float model gave for the last one."""
         carried = Carried(self.feeding.states, self.specs)
         for done, feed in enumerate(self._feeds()):
             ready = check_feed(self.source, self.specs, carried.into(feed), done)
@@ -232,7 +244,7 @@ class Samples:
                 carried.keep(self.step(ready))
 
     def _feeds(self) -> Iterator[Batch]:
-        """Yield the feeds of the source, as they come."""
+        """Yield the preprocessed feeds of the source, not checked and without states."""
         to_scale = self.preprocess.inputs(self.specs)
         self._start()
         seen = 0
@@ -341,7 +353,7 @@ class Samples:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")
 
     def _rebatch(self, size: int) -> Iterator[Batch]:
-        """Yield batches of a size; what waits before a sample of other shapes is a smaller one."""
+        """Yield checked batches of a size; what waits before a sample of other shapes is a smaller one."""
         pending: list[Batch] = []
         waiting = 0
         for batch in self._read_checked():
@@ -363,6 +375,7 @@ class Samples:
             yield joined(pending)
 
     def _read_checked(self) -> Iterator[Batch]:
+        """Yield preprocessed and checked batches, of the sizes that the source has or smaller."""
         # A mask that is an input has 0 and 1, whatever is done to the others.
         to_scale = self.preprocess.inputs(self.specs) - {self.mask}
         self._start()
@@ -425,6 +438,7 @@ class Samples:
         return checked if self.mask in checked else checked | {self.mask: real}
 
     def _read_raw(self) -> Iterator[dict[str, Any]]:
+        """Yield what the reader gives, as dicts: whatever else it gives is an error."""
         try:
             items = iter(self.reader)
         except TypeError:

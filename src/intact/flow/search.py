@@ -49,7 +49,7 @@ from intact.results.sources import (
     original_of,
     target_of,
 )
-from intact.results.values import values_of
+from intact.results.values import values_in_samples
 from intact.search.cost import CostModel
 from intact.search.logs.log import Log, LogSettings, TrialRecorder, choose, read_log
 from intact.search.logs.settings import BlockSettings
@@ -175,7 +175,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         # A width that the runtime computes in float would be timed as such, and win or lose by
         # that.
         in_integers=options.minimize == "latency" and options.widths is None,
-        look=partial(values_of, graph=graph, options=options, data=options.data),
+        look=partial(values_in_samples, graph=graph, options=options, data=options.data),
     )
     begin(options.progress, "calibrating")
     calibration = Calibration(options, preprocess, data=options.data)

@@ -22,7 +22,7 @@ from intact.results.job import Job, Planner
 from intact.results.recipes import given_scales, overrides_of
 from intact.results.refusals import Refusals, refuse_structure
 from intact.results.sources import QuantizedSource, open_source, target_of
-from intact.results.values import refuse_nothing_to_do, values_of, with_values
+from intact.results.values import refuse_nothing_to_do, values_in_samples, with_values
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -133,7 +133,7 @@ class Plan:
         options, drawn = call.options, call.drawn
         if not options.allow_empty:
             graph = job.plan.graph
-            look = partial(values_of, graph=graph, options=options, data=call.data)
+            look = partial(values_in_samples, graph=graph, options=options, data=call.data)
             # Before the samples are read, which may take minutes.
             refuse_nothing_to_do(job.plan, look)
         refuse_structure(job.plan, job.deployment.formats, job.deployment.io)

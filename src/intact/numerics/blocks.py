@@ -1,8 +1,11 @@
 """Blocks of neighbours along one axis, each with a scale and a zero point of its own.
 
-Parameters have the shape of the tensor with the length K of the axis replaced by
-``ceil(K / size)``. Views are made where a block is whole, so that parameters broadcast and are
-never repeated in memory; a ragged last block is a piece of its own.
+Parameters (scales, zero points) have the shape of the tensor with the length K of the axis replaced
+by ``ceil(K / size)``: a weight ``[64, 100]`` in blocks of 32 along axis 1 has scales ``[64, 4]``,
+and the last block of each row has 4 neighbours (it is ragged).
+
+Views are made where a block is whole, so that parameters broadcast and are never repeated in
+memory; a ragged last block is a piece of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from intact.errors import ConfigError
 
 
 class Piece(NamedTuple):
-    """Blocks of equal length.
+    """Blocks of equal length: all whole ones, or the ragged last one.
 
     Attributes:
         start: Where they begin along the axis.
@@ -45,7 +48,11 @@ class Piece(NamedTuple):
 
 
 def pieces(length: int, size: int) -> Iterator[Piece]:
-    """Yield the whole blocks of an axis, and the ragged last one."""
+    """Yield the whole blocks of an axis, and the ragged last one.
+
+    >>> [(piece.start, piece.stop, piece.size) for piece in pieces(100, 32)]
+    [(0, 96, 32), (96, 100, 4)]
+    """
     whole = length // size
     if whole:
         yield Piece(0, whole * size, 0, whole, size)

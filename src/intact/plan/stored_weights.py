@@ -1,7 +1,9 @@
-"""Makes the configs of weights that float nodes have as integers, for smaller files.
+"""Makes the configs of weights that float nodes store as integers, for smaller files.
 
-They are marked, because no data flows there whose range calibration could see: such a scale follows
-from the constant alone.
+A Gather of embeddings computes in float, but its table may be stored as int8 and dequantized when
+it is read (weight-only quantization). The config of such a weight is marked: ``detail["stored"]``
+is True (`STORED`). No activation flows there whose range calibration could see, so its scale
+follows from the constant alone.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from intact.plan.schemes import config_from_scheme
 from intact.targets import Target, TensorScheme
 
 STORED = "stored"
-"""The mark, in the detail of a config."""
+"""The mark of a stored weight: a key of the detail of its config."""
 CACHED = "cached"
-"""The mark of what is appended to a decoder's caches as codes (see `intact.plan.caches`)."""
+"""Another key: the mark of what is appended to a decoder's caches as codes, see `plan.caches`."""
 CACHES_ONLY = "caches only: "
-"""How the reason of a node begins that computes in float with such caches."""
+"""How the reason begins that a plan gives for a node that is float but for its caches."""
 
 
 def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQuantConfig:
@@ -40,7 +42,10 @@ def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQu
 
 
 def stored_axes(node: ir.Node, scheme: TensorScheme, target: Target) -> dict[int, int]:
-    """Return the input slots of constants that a scheme can store, with the axes of its scales."""
+    """Return the input slots of constants that a scheme can store, with the axes of its scales.
+
+    ``{0: 0}`` for a Gather whose table has one scale for each row.
+    """
     if scheme.block is None:
         return stored_weight_axes(node)
     axes = block_axes(node)
@@ -59,6 +64,7 @@ def why_not_stored(node: ir.Node, scheme: TensorScheme, target: Target) -> str:
 def _misfit(node: ir.Node, slot: int, scheme: TensorScheme, target: Target) -> str:
     """Say why the rows of a constant cannot be parted into blocks; "" where they can."""
     length, size = _length(node, slot, block_axes(node)[slot]), scheme.block or 1
+    # A table's blocks lie along the rows that are looked up, a matrix's along what is summed.
     what = f"it has {length} numbers in a row" if node.op_type == Gather.name else ""
     what = what or f"it has {length} factors in a sum"
     if length < size:

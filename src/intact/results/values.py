@@ -1,4 +1,10 @@
-"""Fixes inputs of one number, and finds those whose value decides what is computed."""
+"""Handles inputs that hold one number and choose a branch, and plans that they leave empty.
+
+A model may have an input ``training`` of one bool, on which the condition of an If depends. What is
+in the branches of an If is not quantized, so there may be nothing else to quantize.
+`deciding_inputs` finds such inputs, and `refuse_nothing_to_do` names them in its error, with the
+remedy ``--input-value training=false``. `with_values` makes them constants, and the If is resolved.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +37,18 @@ def with_values(model: ir.Model, values: Values | None) -> ir.Model:
 
 
 def deciding_inputs(graph: Graph) -> tuple[str, ...]:
-    """Name the inputs of one number on which it depends which branches of If run."""
+    """Name the inputs of one number on which it depends which branches of If run.
+
+    ``("training",)`` for a model with an input ``training`` of the shape ``[]`` or ``[1]`` that an
+    If reads, directly or through other nodes.
+    """
     deciding = _deciding(graph)
     inputs = (value for value in graph.inputs if value in deciding and takes_one_value(value))
     return tuple(str(value.name) for value in inputs)
 
 
 def sizes_decide(graph: Graph) -> bool:
-    """Tell whether it depends on sizes of tensors which branches of If run."""
+    """Tell whether it depends on sizes of tensors (Shape, Size) which branches of If run."""
     producers = (value.producer() for value in _deciding(graph))
     return any(node is not None and node.op_type in _SIZES for node in producers)
 
@@ -48,21 +58,21 @@ _SIZES = ("Shape", "Size")
 
 def _deciding(graph: Graph) -> dict[ir.Value, None]:
     """List the values that conditions of If are computed from, back to sizes and inputs."""
-    ahead = [node.inputs[0] for node in graph.nodes if node.op_type == "If" and node.inputs]
+    pending = [node.inputs[0] for node in graph.nodes if node.op_type == "If" and node.inputs]
     seen: dict[ir.Value, None] = {}
-    while ahead:
-        value = ahead.pop()
+    while pending:
+        value = pending.pop()
         if value is None or value in seen:
             continue
         seen[value] = None
         node = value.producer()
         # What is behind a Shape or a Size changes only the numbers in the tensor, not its lengths.
         if node is not None and node.op_type not in _SIZES:
-            ahead.extend(node.inputs)
+            pending.extend(node.inputs)
     return seen
 
 
-def values_of(
+def values_in_samples(
     names: tuple[str, ...], graph: Graph, options: CalibrationOptions, data: DataSource | None
 ) -> Values:
     """Return the values that inputs have in all samples; without those that differ.
@@ -85,7 +95,7 @@ def refuse_nothing_to_do(
 
     Args:
         plan: The plan.
-        look: Finds the values that inputs have in all samples.
+        look: Finds the values that inputs have in all samples, for the remedy: `values_in_samples`.
 
     Raises:
         PlanError: With the reasons; where an input decides what is computed, with its name.

@@ -27,8 +27,8 @@ from intact.analyze.diagnose.preparations import (
 )
 from intact.analyze.diagnose.trials import Floats, KeptSamples, Outcome, Trials, kept_samples
 from intact.analyze.diagnose.wrong_answers import (
-    OFF,
     PROVEN,
+    USUAL_MISMATCH,
     broken_answers,
     class_labels,
     may_be_shifted,
@@ -297,7 +297,7 @@ def _by_memory(case: _Case, present: Outcome, way: _Way) -> str:
     # Four interleaved parts must all say the same, in the place of a test for chance.
     parts = [slice(start, None, 4) for start in range(4)] if count >= 8 else [slice(None)]
     pairs = [(present.mismatch(each), way.outcome.mismatch(each)) for each in parts]
-    if not all(had > _NEARER * has and had > OFF for had, has in pairs):
+    if not all(had > _NEARER * has and had > USUAL_MISMATCH for had, has in pairs):
         return ""
     return f"{_memory(present)}, {way.outcome.mismatch():.2g} with {way.preparation.name}"
 
@@ -363,7 +363,7 @@ def _tells_more(present: Outcome, other: Outcome) -> bool:
 
 def _is_opposed(present: Outcome, other: Outcome, labels: npt.NDArray[np.int64] | None) -> bool:
     """Tell whether memory or labels speak for the present way."""
-    if present.moments and other.mismatch() > _BETTER * max(present.mismatch(), OFF):
+    if present.moments and other.mismatch() > _BETTER * max(present.mismatch(), USUAL_MISMATCH):
         return True
     return labels is not None and present.right(labels).sum() > other.right(labels).sum()
 

@@ -1,4 +1,10 @@
-"""Carries out ``intact diagnose``: opens the samples, and words remedies as commands."""
+"""Carries out ``intact diagnose``: opens the samples, and words remedies as commands.
+
+`diagnose` reads a result, measures it (`Evidence`), has it checked (`diagnosis_of`), and tries
+which remedies help. So the finding "2 % of the values of tensor x are clipped" with the remedy
+``{"method": "minmax"}`` becomes ``intact quantize model.onnx --data images --method minmax``, with
+the decibels that it gains.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +60,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     """
     begin_reading(options.result, options.progress)
     loaded = load_result(options.result)
-    more = None
+    more = None  # opens more samples of the same data, where their number was limited
     if options.data is None:
         # Without data something is said nevertheless: inputs drawn from the histograms of the
         # calibration.
@@ -81,17 +87,20 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     )
     found = diagnosis_of(evidence, layers=options.layers)
     found_here = [_offer_these_samples(each, options.data) for each in found.findings]
-    made_by, ran = options_that_made(loaded), loaded.plan.provenance.improve
+    # The options of the `quantize` that made the result, and the passes that improved it.
+    made_by, improved = options_that_made(loaded), loaded.plan.provenance.improve
     begin(options.progress, "trying remedies")
     rehearsal = Rehearsal(loaded, made_by, _Trial(runs, samples, options.threads))
     if options.seconds is None:
-        findings = tuple(with_command(each, made_by, ran, rehearsal) for each in found_here)
+        findings = tuple(with_command(each, made_by, improved, rehearsal) for each in found_here)
     else:
         tried = TriedRemedies(options, loaded, samples, seconds=options.seconds)
         findings = tuple(tried.best(each, made_by, rehearsal) for each in found_here)
+    # No check found a cause: then layers of fewer bits than most are a guess, which is kept only
+    # where more bits are measured to help.
     if not findings and options.data is not None:
         sure = Rehearsal(loaded, made_by, _Trial(runs, samples, options.threads), is_sure=True)
-        offered = (with_command(e, made_by, ran, sure) for e in suspected_for_bits(evidence))
+        offered = (with_command(e, made_by, improved, sure) for e in suspected_for_bits(evidence))
         findings = tuple(each for each in offered if (each.gain or 0.0) >= TOLD_DB)
     unused = _unused_labels(loaded, samples)
     notes = (*found.notes, f"labels are not used: {unused}") if unused else found.notes
@@ -109,8 +118,9 @@ def unlike_samples(result: Result, samples: Samples, data: object) -> Finding | 
     if result.statistics is None:
         return None
     seen = calibration_findings(result.plan, result.statistics, samples.first(_OBSERVED))
-    made_by, ran = options_that_made(result), result.plan.provenance.improve
-    return next((with_command(_offer_these_samples(e, data), made_by, ran) for e in seen), None)
+    made_by, improved = options_that_made(result), result.plan.provenance.improve
+    offered = (_offer_these_samples(each, data) for each in seen)
+    return next((with_command(each, made_by, improved) for each in offered), None)
 
 
 def _replan(result: Result, name: str | None, statistics: Statistics | None) -> QuantizedGraph:
@@ -139,7 +149,7 @@ class _Trial:
 
 
 def _runs_of(result: Result, samples: Samples, threads: int) -> FloatRuns:
-    """Return the samples that all is measured on: the first of a sequence may be unlike others."""
+    """Return the samples that all is measured on, with what the float model gives for them."""
     most = 0 if result.statistics is None else sample_count(result.statistics)
     # As many as calibration saw, so that the errors are those of the result's own ranges.
     return first_runs(result.plan, samples, most=most, threads=threads)

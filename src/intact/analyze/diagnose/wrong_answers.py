@@ -1,4 +1,13 @@
-"""Finds answers that are wrong however samples are prepared: guessed, or of one class."""
+"""Finds wrong answers of the float model itself that no preprocessing of the samples mends.
+
+`intact diagnose` looks here before it looks at quantizers: a float model that guesses cannot be
+quantized well. Each check reads the scores of the float model (an `Outcome`) and the labels, if
+there are any, and returns a `Finding`:
+
+* `shifted_labels`: the labels begin at another class; answers are right if 1 is added to each.
+* `broken_answers`: the accuracy is that of chance, all samples are of one class, or the
+  probabilities are far above the accuracy, say 90 % sure and 40 % right.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +30,17 @@ from intact.numerics.answers import (
 _SURE = 0.5
 """Mean probability of the class given above which answers are sure."""
 _OVERCONFIDENT = 0.25
-"""How much surer than right answers are on samples that are unlike those of the training."""
-OFF = 0.25
-"""Mismatch with BatchNormalizations up to which training and test data usually differ: training
-augments, and forgets."""
+"""Mean probability less accuracy above which samples are unlike those of the training."""
+USUAL_MISMATCH = 0.25
+"""Mismatch of activations with the moments of BatchNormalizations up to which training and test
+data usually differ: training augments its samples, and running means forget old ones."""
 _DEVIATIONS = 4.0
-"""Standard errors by which answers must be too sure."""
+"""Standard errors by which the mean probability must exceed the accuracy."""
 
 PROVEN, LIKELY, DOUBTFUL = 2.0, 1.5, 0.4
-"""Severities: another way is better by measurement; the present one is wrong by itself; it may be
-what the model does, and is no reason not to look at the quantizers."""
+"""Severities of findings, by which they are sorted. PROVEN: other samples or labels were tried and
+are better. LIKELY: the present ones give wrong answers, and nothing better was found. DOUBTFUL: the
+model may just be so, and the quantizers are looked at as well."""
 
 
 def class_labels(kept: KeptSamples, outcome: Outcome) -> npt.NDArray[np.int64] | None:
@@ -77,7 +87,13 @@ def shifted_labels(outcome: Outcome, kept: KeptSamples) -> list[Finding]:
 
 
 def broken_answers(outcome: Outcome, kept: KeptSamples, name: str) -> list[Finding]:
-    """Find answers that are wrong whatever is done to the samples."""
+    """Find answers that are wrong whatever is done to the samples.
+
+    Args:
+        outcome: What the float model gave.
+        kept: The samples with their labels.
+        name: Name of the input that the finding is about; "" for none.
+    """
     if outcome.scores is None:
         return []
     count, classes = outcome.scores.shape
@@ -143,7 +159,7 @@ def _is_sure(outcome: Outcome) -> bool:
     A net that is not trained may give one class for all too, and is not sure of it.
     """
     assert outcome.scores is not None  # noqa: S101
-    if outcome.moments and outcome.mismatch() <= OFF:
+    if outcome.moments and outcome.mismatch() <= USUAL_MISMATCH:
         return False
     return float(probabilities(outcome.scores).max(axis=1).mean()) > _SURE
 

@@ -2,6 +2,14 @@
 
 Calibration sees lengths as they come. A state that grows with the length, or a sum over positions,
 leaves its range in samples longer than most, where the mean over all samples hides the loss.
+
+It is what ``--by length`` prints. A `LengthWatch` takes the signal and noise powers of samples, and
+`LengthWatch.found` sums them up as a `ByLength`, in four groups of as many samples::
+
+    length 8 to 36: SQNR 38.1 dB, 2 % of the loss (8 samples)
+    ...
+    length 104 to 132: SQNR 12.4 dB, 71 % of the loss (8 samples)
+    tensor 'total' reaches 62.1 in a sample of length 132, 2.4 times as far as its codes ...
 """
 
 from __future__ import annotations
@@ -24,9 +32,9 @@ from intact.plan import QuantizedGraph, quantization_points
 LENGTH = "length"
 _GROUPS = 4
 """Groups of as many samples each, by length."""
-_BEYOND = 1.25
-"""Times by which values reach beyond the codes where a tensor is said to overflow: a chosen range
-cuts off a little of many."""
+_LEAST_OVERFLOW = 1.25
+"""A tensor overflows whose largest value is more than so many times the end of its range. It is not
+1, because calibration may choose a range that cuts off a little."""
 
 Doubles = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -78,6 +86,8 @@ class ByLength(msgspec.Struct, frozen=True):
 
 
 class _Sample(NamedTuple):
+    """One sample: its length, and the powers of the scored output and of its error."""
+
     length: int
     signal: float
     noise: float
@@ -111,14 +121,27 @@ class LengthWatch:
         self._longest: tuple[int, Batch] = (0, {})
 
     def watch(self, feeds: Batch, want: Arrays, have: Arrays, count: int) -> None:
-        """See a batch of one sample."""
+        """See a batch of one sample.
+
+        Args:
+            feeds: What was fed.
+            want: Outputs of the float model, by name.
+            have: Outputs of the quantized model.
+            count: How many samples are no padding.
+        """
         first, second = (np.asarray(each[self._output], np.float64) for each in (want, have))
         if count and first.shape == second.shape:
             noise = ((first - second) ** 2).sum()
             self.add(feeds, np.array([(first**2).sum()]), np.array([noise]))
 
     def add(self, feeds: Batch, signal: Doubles, noise: Doubles) -> None:
-        """Take the powers of the samples of a batch, without padding."""
+        """Take the powers of the samples of a batch, without padding.
+
+        Args:
+            feeds: What was fed.
+            signal: Sum of squares of each sample's float output, ``[samples]``.
+            noise: Sum of squares of its error.
+        """
         for row, powers in enumerate(zip(signal, noise, strict=True)):
             length = self._length(feeds, row)
             self._seen.append(_Sample(length, *map(float, powers)))
@@ -126,13 +149,14 @@ class LengthWatch:
                 self._longest = length, feeds
 
     def found(self, plan: QuantizedGraph) -> ByLength:
-        """Sum up."""
+        """Sum up what was seen; the longest sample is run again to look for overflows."""
         seen = sorted(self._seen)
         total = sum(each.noise for each in seen)
         groups: list[list[_Sample]] = []
         size = len(seen) / _GROUPS
         for each in seen:
-            # Samples of one length stay together.
+            # A group is full once it and those before have their shares of the samples. Samples of
+            # one length stay together.
             done = sum(map(len, groups))
             is_full = not groups or done >= len(groups) * size
             if is_full and not (groups and groups[-1][-1].length == each.length):
@@ -182,7 +206,7 @@ def _overflow(plan: QuantizedGraph, length: int, feeds: Batch, samples: Samples)
     inputs = {name for name in names if name in feeds}
     given = {**feeds, **tensors_of(plan.graph, [n for n in names if n not in inputs], feeds)}
     states = {*samples.feeding.states, *samples.feeding.states.values()}
-    worst, told = _BEYOND, ""
+    worst, told = _LEAST_OVERFLOW, ""
     for point in points:
         name = str(point.value.name)
         low, high = point.config.value_range()

@@ -1,4 +1,11 @@
-"""Evaluates a result as a call asks for it: its outputs, its layers, its edges."""
+"""Evaluates a result folder as a command asks for it: its outputs, its layers, its edges.
+
+Each function reads the result, opens the samples, and calls what measures:
+
+* `evaluate`, of ``intact evaluate``: accuracy and errors of the outputs.
+* `quant_loss`: errors of each layer.
+* `inspect_graph_statistic`: mean, extremes and errors of each edge (tensor).
+"""
 
 from __future__ import annotations
 

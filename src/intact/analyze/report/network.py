@@ -1,4 +1,10 @@
-"""Gathers the figures of each node for a report: configurations, weights, errors."""
+"""Makes the graph of a report: each node of a plan with its place, widths, scales and errors.
+
+The report is the page that a browser shows. It draws the nodes of a `network_figures.Network`, and
+lists the figures of the one that is clicked on: bits, scale and method of each input and output (an
+`End`), histograms of the weights by channel, decibels. `network_of` gathers all of that;
+`outline_of` gives names, places and widths alone, for a page that compares several plans.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +36,7 @@ from intact.plan import Note, QuantizedGraph, QuantPoint, TensorEnd, quantizatio
 from intact.plan.inspection import NodeReport, inspect_plan
 
 _ALL_CHANNELS = 40_000
-"""Entries of all layers together, about."""
+"""About how many channels of weights a page shows, of all layers together."""
 
 
 def network_of(
@@ -141,6 +147,7 @@ def _edges(graph: Graph, writers: Mapping[str, int], first: int) -> Iterator[tup
 
 
 def _terminal(value: ir.Value, kind: str) -> network_figures.Node:
+    """Return what is drawn of an input or output of the model."""
     end = network_figures.End(kind, str(value.name), "", _shape(value))
     return network_figures.Node(str(value.name), kind, 0, 0, kind, ends=(end,))
 
@@ -164,7 +171,11 @@ def _outline(row: NodeReport) -> network_figures.Node:
 
 
 class _Nodes:
-    """The nodes of a plan, in topological order."""
+    """The nodes of a plan with their figures, in topological order, not placed yet.
+
+    Iterating yields a `network_figures.Node` for each row; arguments are those of `network_of`, and
+    ``rows`` what `inspect_plan` says of each node.
+    """
 
     def __init__(
         self,
@@ -188,6 +199,7 @@ class _Nodes:
         self._most = max(16, min(MOST_CHANNELS, _ALL_CHANNELS // max(layers, 1)))
         first = len(_inputs(plan.graph))
         self._index = {row.node: first + index for index, row in enumerate(rows)}
+        # By identity: ends that share a scale have one config as their dominator.
         self._ends = {id(config): str(end) for end, config in plan.configs.items()}
         self._errors = errors_of_chains(plan, errors)
         self._given: dict[str, list[str]] = {}
@@ -196,9 +208,9 @@ class _Nodes:
                 self._given.setdefault(part, []).append(f"{name} ({given.op_type})")
 
     def __iter__(self) -> Iterator[network_figures.Node]:
-        return map(self._of, self._rows)
+        return map(self._figures_of, self._rows)
 
-    def _of(self, row: NodeReport) -> network_figures.Node:
+    def _figures_of(self, row: NodeReport) -> network_figures.Node:
         node = self._plan.graph.node(row.node)
         errors = self._errors.get(row.fused_into or row.node)
         weight = self._weight(node)
@@ -207,11 +219,12 @@ class _Nodes:
             _outline(row),
             reason=row.reason,
             given=tuple(self._given.get(row.node, ())),
+            # A fused node shows the errors of the layer that it is part of.
             layer=None if errors is None else self._index[errors.name],
             errors=_errors(errors, self._most) if errors and errors.name == row.node else None,
             ends=tuple(self._ends_of(node)),
             weight=weight,
-            weights=_weights(node),
+            weights=_weight_count(node),
             notes=tuple(note_text(note) for note in self._plan.notes if note.node == row.node),
             findings=tuple(
                 index for index, each in enumerate(self._findings) if each.node == row.node
@@ -220,6 +233,7 @@ class _Nodes:
         )
 
     def _weight(self, node: ir.Node) -> network_figures.Channels | None:
+        """Return a quantized weight by channel, before and after; None where there is none."""
         slot = weight_slot(node)
         point = None if slot is None else self._weights.get((str(node.name), slot))
         if point is None or point.value.const_value is None:
@@ -305,7 +319,8 @@ def _shape(value: ir.Value) -> tuple[int | str, ...]:
     return tuple(each if isinstance(each, int) else str(each.value or "?") for each in value.shape)
 
 
-def _weights(node: ir.Node) -> int:
+def _weight_count(node: ir.Node) -> int:
+    """Return how many numbers the weight of a node has; 0 where it has no constant one."""
     slot = weight_slot(node)
     value = None if slot is None else node.inputs[slot]
     if value is None or not is_constant(value) or value.const_value is None:

@@ -1,4 +1,13 @@
-"""Compares tensors that were recorded on a device with the integer engine, by name."""
+"""Compares tensors that were recorded on a device with the integer engine (``--observed``).
+
+`verify_observed`, at the end, takes what a device was fed and what it gave for some tensors, by
+name: ``{"conv1_out": int8 [100, 8, 8, 16], "logits": float32 [100, 10]}``. In three steps it
+
+1. finds the tensor of the lowered program that each name stands for (`find_recorded`);
+2. brings each array to codes in the program's layout (`align_record`): NCHW or NHWC are tried, and
+   floats become the nearest codes;
+3. runs the integer engine beside it, batch by batch, and counts the codes that differ.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +32,7 @@ from intact.program.lower import lower
 from intact.program.passes.reordering import inverse
 
 _FAR = 2.0**40
-"""Steps beyond any code, for NaN."""
+"""Steps beyond any code, for NaN and values far out of range."""
 
 
 class RecordedNames(NamedTuple):
@@ -31,15 +40,15 @@ class RecordedNames(NamedTuple):
 
     Attributes:
         tensors: By recorded name.
-        unheld: Names of tensors of the model that no step computes, with the reason.
+        not_compared: Names of tensors of the model that no step computes, with the reason.
     """
 
     tensors: dict[str, Tensor]
-    unheld: dict[str, str]
+    not_compared: dict[str, str]
 
 
 class Record(NamedTuple):
-    """A recorded tensor.
+    """A recorded tensor, brought to the form in which the program holds it.
 
     Attributes:
         codes: All samples, as the program stores the tensor; int64, or floats where the program
@@ -76,7 +85,7 @@ def find_recorded(
             ]
             found.tensors[name] = (alike or forms[name])[0]
         elif name in inside:
-            found.unheld[name] = "it exists only inside of a fused operation"
+            found.not_compared[name] = "it exists only inside of a fused operation"
         elif name in constants:
             raise DataError(
                 f"recorded tensor {name!r} is a constant of the model",
@@ -88,7 +97,7 @@ def find_recorded(
                 remedy=nearest(name, {*forms, *inside}),
             )
     # The later one would take the place of the first, unseen.
-    _refuse_twins(found.tensors)
+    _refuse_duplicates(found.tensors)
     return found
 
 
@@ -102,7 +111,7 @@ def _forms(program: Program) -> dict[str, list[Tensor]]:
     return forms
 
 
-def _refuse_twins(tensors: Mapping[str, Tensor]) -> None:
+def _refuse_duplicates(tensors: Mapping[str, Tensor]) -> None:
     first: dict[str, str] = {}
     for name, tensor in tensors.items():
         other = first.setdefault(tensor.name, name)
@@ -143,17 +152,20 @@ def align_record(
     codes = {layout: _codes(view, tensor) for layout, view in views.items()}
     first = len(expected) if expected.ndim else None
 
-    def off(layout: str) -> int:
+    def differing_codes(layout: str) -> int:
         part = codes[layout][:first] if expected.ndim else codes[layout]
         return differences(part, expected)[0]
 
-    best = min(codes, key=off)  # the first of equals: as the program stores it
+    best = min(codes, key=differing_codes)  # the first of equals: as the program stores it
     others = " and ".join(layout for layout in codes if layout != best)
     return Record(codes[best], f"{best}; {others} fits too" if others else best)
 
 
 def _layouts(array: Array, tensor: Tensor, shape: Shape) -> dict[str, Array]:
-    """Return the array as the program stores it, by each layout that it can have been in."""
+    """Return the array as the program stores it, by each layout that it can have been in.
+
+    Empty where it fits none. The first is the program's own layout, if that fits.
+    """
     rank = len(shape)
     # Devices run one sample, and many tools leave its axis out.
     if array.ndim + 1 == rank and shape[0] == 1:
@@ -253,7 +265,7 @@ def verify_observed(
         layers=beside.layers,
         end_to_end=beside.end_to_end,
         in_float=dict(program.in_float),
-        not_compared=found.unheld,
+        not_compared=found.not_compared,
         overflows=overflow_reports(beside.engine),
     )
 

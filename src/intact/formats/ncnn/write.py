@@ -1,6 +1,15 @@
-"""Writes a program as ``.param``, ``.bin`` and calibration table of ncnn.
+"""Writes an integer program as ``.param``, ``.bin`` and calibration table of ncnn.
 
-The model is written for one sample at a time, as ncnn computes it: the batch is left out.
+`write_ncnn` is the way in. It brings the program into forms that ncnn has (masks as floats, inputs
+of token ids, one sample without a batch axis), has each step written as a layer by the function
+that `WRITERS` has for its operation, and lists all that ncnn cannot hold in one error.
+
+ncnn quantizes only the inputs and weights of convolutions and dense layers, symmetrically, and some
+weights in blocks; between layers there are floats. So conversions (`Quantize`, `Requantize`,
+`Dequantize`) become no layers, and any other tensor that the program has as codes is refused.
+
+The model is written for one sample at a time, as ncnn computes it: the batch is left out. "Whole
+numbers" are integers that are not codes, such as token ids.
 """
 
 from __future__ import annotations
@@ -117,7 +126,7 @@ class _Writer:
         self._refuse_unwritten()
 
     def model(self) -> NcnnModel:
-        """Make the model of all layers."""
+        """Make the model of all layers; `write` was called before."""
         builder, program = self.builder, self.program
         inputs = {name: builder.blob(tensor) for name, tensor in program.inputs.items()}
         outputs = {name: builder.output(name, t, inputs) for name, t in program.outputs.items()}
@@ -247,7 +256,7 @@ def _with_activation(step: Step, activation: Step | None) -> Step:
 
 
 def _other_codes(program: Program) -> Iterator[tuple[Tensor, str]]:
-    """Yield the tensors of codes that ncnn does not have, with reasons."""
+    """Yield the tensors of codes that ncnn cannot hold, with reasons."""
     nothing_else = (
         "ncnn quantizes inputs and weights of convolutions and dense layers, nothing else"
     )
@@ -267,7 +276,10 @@ def _other_codes(program: Program) -> Iterator[tuple[Tensor, str]]:
 
 
 def _converts_for_others(step: Step, program: Program) -> bool:
-    """Tell whether a step converts codes for another node than those that are named anyway."""
+    """Tell whether a step converts codes, and none of its readers is refused anyway.
+
+    As conversions are no layers, such a one would otherwise be left out unseen.
+    """
     if not isinstance(step.operation, Dequantize | Requantize):
         return False
     value = step.outputs[0].value
@@ -280,7 +292,7 @@ def _converts_for_others(step: Step, program: Program) -> bool:
 
 
 def _other_levels(tensor: Tensor) -> str:
-    """Say why ncnn does not have the levels of an operand; "" if it does."""
+    """Say why ncnn cannot hold the codes of an operand of a product; "" if it can."""
     encoding = tensor.encoding
     if encoding is None:
         return ""

@@ -1,4 +1,13 @@
-"""Runs a written QDQ model in ONNX Runtime, as its users do, with its integers on request."""
+"""Runs a written QDQ model in ONNX Runtime, as its users do.
+
+A `QdqRuntime` gives the model's outputs, and on request the integers behind chosen QuantizeLinears,
+so that each layer can be compared with the plan. Those are asked for by tensor end, an input or
+output slot of a node::
+
+    runtime = QdqRuntime(model, {TensorEnd.output("conv1"): "conv1_out_quantized"})
+    outputs, codes = runtime.run({"x": images})
+    codes[TensorEnd.output("conv1")]  # int8 [1, 16, 8, 8]
+"""
 
 from __future__ import annotations
 
@@ -29,7 +38,7 @@ _Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 _CODES = (ir.DataType.INT8, ir.DataType.UINT8)
 _ERRORS = 3
-"""The level of messages that are printed, and above."""
+"""ONNX Runtime's severity of errors: messages below it are not printed."""
 
 
 def float_runner(graph: Graph, threads: int) -> Callable[[_Arrays], _Arrays]:
@@ -44,13 +53,14 @@ class QdqRuntime:
 
     Args:
         model: The written model.
-        codes: Value names of the integers to return, by tensor end. Returning the output of
-            a QuantizeLinear does not undo the runtime's fusions.
+        codes: Names of the values that hold the integers to return, outputs of QuantizeLinears,
+            by tensor end. Returning them does not undo the runtime's fusions.
         threads: Threads inside one operator; 0 lets the runtime choose.
         fuse: Whether the runtime makes integer kernels of operators between quantizers, as it
             does for its users; else every operator computes in float32 what it says.
         exact: Whether sums of 8-bit products are exact, also on a processor that saturates pairs
-            of them; False runs the model as the runtime does by default.
+            of them in 16 bits (x86 before VNNI); False runs the model as the runtime does by
+            default.
         packs: Whether the runtime keeps a copy of the weights in its kernels' own order, which
             takes longer than one run gains, and as much memory as the weights.
         message: The written model serialized, if that is at hand.
@@ -123,7 +133,7 @@ class QdqRuntime:
 
 
 def _caches_of(model: ir.Model) -> CacheFloats | None:
-    """Return what gives a model of codes the floats of its caches; None where it has none."""
+    """Return what converts between floats and codes of a decoder's caches; None without them."""
     # A cache is an input of codes, and most models have none: looking costs nothing then.
     if not any(value.dtype in _CODES for value in model.graph.inputs):
         return None

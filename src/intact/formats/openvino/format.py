@@ -1,4 +1,10 @@
-"""Describes the format ``openvino``: ONNX with FakeQuantize, and its own files."""
+"""Describes the format ``openvino`` to the registry of formats: what it writes, and how it runs.
+
+It writes an ONNX model with FakeQuantize, and OpenVINO's own ``.xml`` and ``.bin`` where the
+package ``openvino``, which makes them, is installed. `OPENVINO` is the entry of the registry. Its
+parts say what the base classes `Writer` and `Runtime` ask, and call the modules `write`, `run` and
+`verify` beside this one. What needs the package is imported only when it is called.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +80,7 @@ class _Writer(Writer):
 
 
 class _Runtime(Runtime):
-    """Runs a model in OpenVINO."""
+    """Loads, runs, times and verifies what was written, in OpenVINO."""
 
     packages = ("openvino",)
     run_up_to = ANY_SIZE

@@ -1,4 +1,16 @@
-"""Learns one block: the rounding of weights, scales of activations, biases."""
+"""Learns one block of a network: the rounding of weights, scales of activations, biases.
+
+The block is fed with the activations that the quantized model has there, and is trained by Adam to
+give what the float block gives (BRECQ, see `reconstruct`, which calls this for block after block):
+
+    learner = BlockLearner(slices, block, learnable_scales(slices, block), 0.5, random)
+    for step in learner.run(quantized, in_float, wanted, Pace(steps=2000, batch=32), by_sample):
+        ...
+    learned = learner.learned()  # not in force yet: the caller measures it first
+
+While it learns, each weight lies between two neighbouring levels and is drawn to one of them
+(AdaRound, `SoftWeight` below), and random elements of the activations stay in float (QDrop).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +40,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a block learns.
+    """How long a block is trained.
 
     Attributes:
         steps: How many steps it takes.
@@ -44,9 +56,9 @@ class Learned:
     """What a block may have learned; nothing of it is in force yet.
 
     Attributes:
-        weights: Numbers of weights, whole levels, by name.
-        biases: Numbers of biases by name.
-        scales: Binary logarithms of scales over the plan's, by key of the quantizer.
+        weights: Weights by name, as real numbers on the grid of their codes.
+        biases: Biases by name, as real numbers.
+        scales: By key of the quantizer: log2 of the learned scale over the plan's.
     """
 
     weights: Mapping[str, Tensor]
@@ -61,12 +73,12 @@ class Learned:
 
 
 class BlockLearner:
-    """Learns a block.
+    """Trains one block.
 
     Args:
-        slices: The plan; its quantizers learn in place.
+        slices: The plan as torch instructions; its quantizers are trained in place.
         block: The block.
-        scales: Keys of the quantizers of activations that may learn.
+        scales: Keys of the quantizers of activations whose scales are trained.
         drop: Probability with which an element stays in float while learning.
         random: Decides which.
         rounds: Whether roundings are learned.
@@ -87,7 +99,7 @@ class BlockLearner:
         self._names: dict[str, str] = {}
         self._soft: dict[str, SoftWeight] = {}
         self._biases: dict[str, nn.Parameter] = {}
-        self._units: dict[str, Tensor] = {}
+        self._bias_units: dict[str, Tensor] = {}
         for step in slices.steps.constants_for(block.first, block.end):
             if not isinstance(step, Quantize | QuantizeBias) or step.end.node not in block.layers:
                 continue
@@ -101,14 +113,15 @@ class BlockLearner:
     def run(
         self, quantized: Stream, in_float: Stream, wanted: Stream, pace: Pace, free: frozenset[str]
     ) -> Iterator[int]:
-        """Learn; yield the number of each step after it.
+        """Train; yield the number of each step after it.
 
         Args:
             quantized: The block's inputs as the quantized model has them.
             in_float: As the float model has them.
             wanted: The float block's results.
             pace: How long.
-            free: Keys of tensors whose first axis is that of samples.
+            free: Keys of tensors whose first axis is that of samples, so that samples of several
+                units can be put together in a batch.
 
         Raises:
             FloatingPointError: The loss is not finite.
@@ -117,7 +130,7 @@ class BlockLearner:
         if not groups:
             return
         draws = Draws((quantized, in_float, wanted), pace.batch, free, self._random)
-        unit = self._unit(draws)
+        unit = self._weights_only_loss(draws)
         rates = [float(group["lr"]) for group in groups]
         optimizer = torch.optim.Adam(groups)
         # Range first: after the last step nothing more is drawn.
@@ -153,6 +166,7 @@ class BlockLearner:
     # ---- parts -------------------------------------------------------------------------------
 
     def _soften(self, step: Quantize) -> SoftWeight:
+        """Return the weight that a step quantizes, with a rounding that can be trained."""
         name, quantizer = step.reads[0], self._slices.quantizers[step.quantizer]
         weight = self._slices.in_float[name]
         scale, low, high = quantizer.spread_numbers(weight)
@@ -163,6 +177,10 @@ class BlockLearner:
         return soft
 
     def _add_bias(self, step: QuantizeBias) -> None:
+        """Train what is added to a bias.
+
+        It is counted in what one step of a weight gives with a large input, a quarter of the range.
+        """
         name = step.reads[0]
         # A bias that other layers read cannot be learned for this one.
         if name not in self._slices.values or len(self._slices.readers(name)) != 1:
@@ -173,12 +191,12 @@ class BlockLearner:
         unit = (weight.scale() * data.scale()).detach() * reach
         if unit.numel() not in (1, bias.numel()):
             return
-        self._units[name] = unit.to(bias.dtype).expand(bias.shape) if unit.ndim == 0 else unit
+        self._bias_units[name] = unit.to(bias.dtype).expand(bias.shape) if unit.ndim == 0 else unit
         self._biases[name] = nn.Parameter(torch.zeros_like(bias))
 
     def _bias_values(self) -> dict[str, Tensor]:
         values = self._slices.values
-        return {n: values[n] + p * self._units[n] for n, p in self._biases.items()}
+        return {n: values[n] + p * self._bias_units[n] for n, p in self._biases.items()}
 
     def _groups(self) -> list[dict[str, Any]]:
         roundings = [soft.v for soft in self._soft.values()]
@@ -205,8 +223,11 @@ class BlockLearner:
         found = self._slices.run(self._block, inputs, mode)
         return distance(found, wanted)
 
-    def _unit(self, draws: Draws) -> float:
-        """Return the loss by the weights alone with what the plan has, on one batch."""
+    def _weights_only_loss(self, draws: Draws) -> float:
+        """Return the loss on one batch with the plan's weights and float activations.
+
+        The loss is counted in it, so that one weight of the regulariser fits all blocks.
+        """
         _, floats, targets = next(iter(draws))
         with torch.no_grad():
             mode = Mode(activations=False)
@@ -266,8 +287,8 @@ def decibels(slices: Slices, block: Block, inputs: Stream, wanted: Stream) -> fl
     return math.inf if mean == 0 else -10 * math.log10(mean)
 
 
-def scales_of(slices: Slices, block: Block) -> frozenset[str]:
-    """Return the quantizers of activations that lie in a block alone and can learn."""
+def learnable_scales(slices: Slices, block: Block) -> frozenset[str]:
+    """Return the quantizers of activations that lie in a block alone and can be trained."""
     count: dict[str, int] = {}
     for step in (*slices.steps.steps, *slices.steps.constants):
         if isinstance(step, Quantize):
@@ -284,12 +305,12 @@ def scales_of(slices: Slices, block: Block) -> frozenset[str]:
     )
 
 
-# Learns to round weights up or down, as the result of their layer wants it.
+# Learns to round weights up or down, as the result of their layer wants it (AdaRound).
 #
 # Source: Nagel et al. 2020, "Up or Down? Adaptive Rounding for Post-Training Quantization"
 # (AdaRound), equations 21 to 24. A weight is ``scale * clip(low + h(V), quant_min, quant_max)``
 # with ``h(V) = clip(1.2 * sigmoid(V) - 0.1, 0, 1)``, and ``1 - |2 h(V) - 1|**beta`` draws ``h``
-# to 0 or 1 as beta falls.
+# to 0 or 1 as beta falls. A weight of 2.3 steps begins at ``low = 2`` and ``h = 0.3``.
 
 _STRETCHED_LOW, _STRETCHED_HIGH = -0.1, 1.1
 """The sigmoid is stretched to these ends, so that it reaches 0 and 1."""
@@ -309,7 +330,7 @@ def rectified_sigmoid(v: Tensor) -> Tensor:
 
 
 def inverse(h: Tensor) -> Tensor:
-    """Return the V of which h, 0 to 1, is the rectified sigmoid."""
+    """Return the V of which h, 0 to 1, is the rectified sigmoid: `rectified_sigmoid` backwards."""
     return torch.logit((h - _STRETCHED_LOW) / (_STRETCHED_HIGH - _STRETCHED_LOW))
 
 
@@ -319,7 +340,9 @@ def beta_at(share: float) -> float:
 
 
 class SoftWeight(nn.Module):
-    """A weight between two neighbouring levels each.
+    """A weight whose rounding is learned: each element lies between two neighbouring levels.
+
+    Calling it gives the weight with soft levels, for training; `hard` gives whole ones.
 
     The two levels are those around the float weight. Where a rounding in the plan went further away
     than that, they are the plan's level and its neighbour on the side of the float weight: so what
@@ -331,10 +354,11 @@ class SoftWeight(nn.Module):
         codes: The integers that the plan has, less the zero point, as floats.
         low: Smallest code less the zero point; broadcasts like the scale.
         high: Largest code less the zero point.
-        known: How far they begin towards the plan's level, 0 to less than 1.
+        known: How far from the float weight towards the plan's level elements begin, 0 to less
+            than 1.
 
     Attributes:
-        v: Learned, of the weight's shape.
+        v: V, which is learned, of the weight's shape.
     """
 
     base: Tensor
@@ -370,12 +394,9 @@ class SoftWeight(nn.Module):
     def hard(self) -> Tensor:
         """Return the weight with whole levels, without gradient."""
         with torch.no_grad():
-            whole = self.base + (rectified_sigmoid(self.v) >= _HALF)
+            whole = self.base + (rectified_sigmoid(self.v) >= 0.5)
             return torch.clamp(whole, self.low, self.high) * self.scale
 
     def regulariser(self, beta: float) -> Tensor:
         """Return the sum of ``1 - |2 h(V) - 1|**beta``: 0 where all are whole."""
         return (1 - (2 * rectified_sigmoid(self.v) - 1).abs().pow(beta)).sum()
-
-
-_HALF = 0.5

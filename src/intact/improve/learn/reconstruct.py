@@ -35,7 +35,7 @@ from intact.improve.learn.block_learning import (
     BlockLearner,
     Learned,
     decibels,
-    scales_of,
+    learnable_scales,
 )
 from intact.improve.learn.blocks import Block
 from intact.improve.learn.checkpoints import damaged_error, read_checkpoint, write_checkpoint
@@ -186,7 +186,7 @@ class _Run:
     ) -> None:
         """Learn a block, and keep what is better on held-out samples."""
         block, slices = self._work.blocks[index], self._slices
-        scales = scales_of(slices, block) if self._options.scales else frozenset()
+        scales = learnable_scales(slices, block) if self._options.scales else frozenset()
         # A seed of each block's own, so that blocks draw the same whether those before were
         # resumed.
         seed = np.random.SeedSequence((self._options.seed, index)).generate_state(1)

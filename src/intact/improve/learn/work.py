@@ -10,7 +10,7 @@ from pathlib import Path
 from intact.errors import UsageError
 from intact.improve.learn.block_learning import (
     Pace,
-    scales_of,
+    learnable_scales,
 )
 from intact.improve.learn.blocks import Block, blocks
 from intact.improve.learn.slices import Profile, Slices
@@ -103,7 +103,7 @@ class Work:
         whole = slices.profile(to_device(slices, first))
         found = blocks(slices.steps, whole.sizes, layers, options.layers, options.largest)
         costs = [sum(whole.costs[each.first : each.end]) / count for each in found]
-        is_learned = [bool(each.layers or scales_of(slices, each)) for each in found]
+        is_learned = [bool(each.layers or learnable_scales(slices, each)) for each in found]
         batch = options.batch if stream.is_free else count
         learned = sum(slices.weights_of(name) for each in found for name in each.layers)
         # Small nets have little to learn: without this they would take as long as large ones.

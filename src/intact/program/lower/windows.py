@@ -1,4 +1,14 @@
-"""Lowers pools and reductions."""
+"""Lowers pools, reductions, ArgMax and TopK: from ONNX nodes to operations of the integer program.
+
+A function is registered for its ONNX operators and takes a ``chain``: a node of that operator and
+those fused behind it, such as ``(AveragePool, Relu)``. It reads the node's inputs and attributes,
+makes the operation, and adds it to the program by one of two ways:
+
+* `finish`: results are computed and requantized to the output's scale, as of averages and sums;
+* `finish_move`: results are some of the inputs, and keep their scale, as of maxima and TopK.
+
+What there is no integer arithmetic for raises `Unsupported`, and the node stays float.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +32,7 @@ _REDUCTIONS = {
 
 @LOWERINGS.register("AveragePool")
 def average_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """AveragePool."""
+    """AveragePool, with padding counted or not; a Relu or Clip behind it is fused."""
     node = chain[0]
     data = builder.read(node, 0)
     kernel, strides, pads, added = _window(node, data.shape)
@@ -72,23 +82,23 @@ def axes_of(node: ir.Node, rank: int) -> tuple[int, ...]:
     return tuple(sorted(axis % rank for axis in axes))
 
 
-_POSITIONS = {"ArgMax": Reduction.MAX, "ArgMin": Reduction.MIN}
+_ARG_REDUCTIONS = {"ArgMax": Reduction.MAX, "ArgMin": Reduction.MIN}
 
 
-@LOWERINGS.register(*_POSITIONS)
-def position(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """ArgMax and ArgMin: of codes as of the numbers that they stand for."""
+@LOWERINGS.register(*_ARG_REDUCTIONS)
+def arg_reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """ArgMax and ArgMin: codes have the order of the numbers that they stand for."""
     node = chain[0]
     options, data = operators.ArgMax.of(node), builder.read(node, 0)
     if options.select_last_index:
         raise Unsupported("it takes the last of equal elements")
     axis = axis_of(node, len(data.shape))
-    operation = ArgReduce(_POSITIONS[node.op_type], axis, options.keepdims == 1)
+    operation = ArgReduce(_ARG_REDUCTIONS[node.op_type], axis, options.keepdims == 1)
     finish_move(builder, chain, operation, (data,))
 
 
 @LOWERINGS.register("TopK")
-def top(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+def top_k(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """TopK of a constant number of elements."""
     node = chain[0]
     options, count = operators.TopK.of(node), constant_input(node, 1)
@@ -127,7 +137,11 @@ def _reduce(builder: ProgramBuilder, chain: tuple[ir.Node, ...], operation: Redu
 def _window(
     node: ir.Node, shape: Shape
 ) -> tuple[tuple[int, ...], tuple[int, ...], Pads, tuple[int, ...] | None]:
-    """Read kernel, strides, pads, and what of the pads behind ``ceil_mode`` added."""
+    """Return kernel, strides, pads, and how much of each axis's last pad ``ceil_mode`` added.
+
+    The pads include what was added, which is None without ``ceil_mode``. For a length of 6, a
+    kernel of 3 and a stride of 2: ``((3,), (2,), ((0, 1),), (1,))``.
+    """
     window = operators.MaxPool.of(node)
     kernel = window.kernel_shape
     if not kernel or len(shape) != len(kernel) + 2:

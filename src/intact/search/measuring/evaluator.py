@@ -1,4 +1,16 @@
-"""Measures candidates: plan, run, score, and stop early."""
+"""Measures the candidates of a search: plan, run, score, and stop early.
+
+`Evaluator`, the second half of this file, is what a search calls. It makes the plan of a candidate,
+runs it on the trial data chunk by chunk, and gives the outputs to a `Scoring`, which holds the
+score so far::
+
+    evaluator = Evaluator(trial_data)
+    evaluator.measure(Ask(candidate, samples=512, bar=0.74))
+    # TrialResult(State.STOPPED, score=0.69, noise=0.021, samples=64)
+
+The ``bar`` is the score that a candidate must reach. After 32, 64, 128, ... samples `Scoring` makes
+a `Tally` of them, from which `stopping` tells whether the bar can still be reached.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +52,10 @@ class Power(NamedTuple):
 @dataclass
 class Scoring:
     """The score of a trial, accumulated over its samples.
+
+    Powers of signal and error are kept of each sample, for SQNR and ``noise``. What else is kept
+    depends on the objective: the contribution of each sample (with margins, where it is 0 or 1 as
+    in accuracy), or all outputs for a user's metric.
 
     Attributes:
         data: The trial data.
@@ -145,7 +161,10 @@ class Scoring:
         return None if judged is None else foresee(*judged, error=self.data.error)
 
     def _tally(self, bar: float, signal: Rows) -> tuple[Tally, float] | None:
-        """Return the samples so far and the mean that they need; None where that tells nothing."""
+        """Return the samples so far and the mean that they need; None where no mean is the score.
+
+        So it is for a user's metric, and for SQNR where a float output is 0 everywhere.
+        """
         kind = self.data.objective.row
         if self.data.objective.needs_outputs:
             return None
@@ -237,8 +256,11 @@ Run: TypeAlias = Callable[[int], Arrays]
 class Evaluator:
     """Measures candidates.
 
+    A candidate is simulated in float32 where that is exact, and is run by the integer engine
+    elsewhere.
+
     Args:
-        trial_data: The trial data.
+        trial_data: The samples in chunks, with the float model's outputs and the objective.
         threads: Chunks that run in parallel; 0 uses all cores. Results do not depend on it.
     """
 
@@ -369,7 +391,10 @@ def _result(state: State, scoring: Scoring) -> TrialResult:
 
 
 def _ends(chunks: Sequence[Chunk], samples: int) -> Iterator[int]:
-    """Yield the number of samples after each round: about 32, 64, 128 ..., then all."""
+    """Yield the number of samples after each round: about 32, 64, 128 ..., then all.
+
+    Rounds end with chunks: chunks of 20 samples give 40, 80, 140, ...
+    """
     done, end = 0, FIRST_ROUND
     for chunk in chunks:
         done += chunk.count

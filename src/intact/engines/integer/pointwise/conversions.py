@@ -1,4 +1,12 @@
-"""Makes the kernels between floats and codes, and between codes of two scales."""
+"""Makes the kernels of Quantize, Dequantize and Requantize, and the look-up tables of 8 or 16 bits.
+
+A conversion of codes depends on the code alone. So where there are few, it is computed once for
+each (`every_code`), and is a look-up (`look_up`) from then on. A table is indexed by the unsigned
+pattern of a code: int8 codes 0, 1, -2, -1 are at 0, 1, 254, 255.
+
+`recoder` and `dequantizer` make functions of arrays, which other kernels use too; the kernels that
+are registered at the end wrap them.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +34,9 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16}
 
 
 def table_bits(encoding: Encoding | None) -> int:
-    """Return how many bits the codes of a tensor take that has one scale; else 0.
+    """Return how many bits index a table of a tensor's codes, 8 or 16; 0 where it has no table.
 
-    Floats, codes by channel and codes of more than 16 bits have no table.
+    Floats, codes by channel and codes of more than 16 bits have none.
     """
     if encoding is None or encoding.axis is not None or encoding.dtype.itemsize > 2:
         return 0
@@ -77,6 +85,7 @@ def look_up_pairs(table: Array, first: Array, second: Array) -> Array:
 
 
 def _full(codes: Array, shape: tuple[int, ...]) -> Array:
+    """Return codes, broadcast to a shape, as `_patterns`."""
     return _patterns(np.broadcast_to(codes, shape))
 
 
@@ -112,11 +121,15 @@ def recoder(
 ) -> Recode:
     """Return what brings codes of ``source`` to ``target``; the identity where nothing changes.
 
-    Fixed-point arithmetic multiplies by the ratio of the scales, whose fraction
-    ``multiplier_bits`` may cut short (XNNPACK keeps 8 bits), and so do floats with
-    ``ratio_conversions``; otherwise they compute the real number and quantize it, as a
-    DequantizeLinear with a QuantizeLinear behind it, or quantize steps of the source by the ends
-    of the target.
+    How depends on the target's arithmetic:
+
+    * Fixed point, and floats with ``ratio_conversions``: multiplies by the ratio of the scales,
+      whose fraction ``multiplier_bits`` may cut short (XNNPACK keeps 8 bits).
+    * `FloatEnds`: quantizes the steps of the source by the ends of the target (OpenVINO).
+    * Other floats, and scales by channel: computes the real number and quantizes it, as a
+      DequantizeLinear with a QuantizeLinear behind it.
+
+    With scales 0.5 and 1.0 and zero points 0, code 6 becomes 3.
     """
     if source is None or target is None or (target.same_as(source) and bounds == Bounds()):
         return _same
@@ -136,12 +149,14 @@ def _same(codes: Array) -> Array:
 def _conversion(
     arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds: Bounds
 ) -> Recode:
-    per_channel = source.axis is not None or target.axis is not None
-    way = arithmetic.requantize
-    if isinstance(way, FloatEnds) and not per_channel:
+    is_per_channel = source.axis is not None or target.axis is not None
+    requantization = arithmetic.requantize
+    if isinstance(requantization, FloatEnds) and not is_per_channel:
         return _by_ends(arithmetic, source, target, bounds)
-    dequantizes = isinstance(way, FloatOnce | FloatInTurn) and not way.ratio_conversions
-    if dequantizes or per_channel:
+    by_real_number = (
+        isinstance(requantization, FloatOnce | FloatInTurn) and not requantization.ratio_conversions
+    )
+    if by_real_number or is_per_channel:
         kind = real_type(arithmetic)
         return lambda codes: to_codes(to_reals(codes, source, kind), arithmetic, target, bounds)
     multiplier = real_multiplier(arithmetic, [source.scale], target)
@@ -151,6 +166,10 @@ def _conversion(
 
 
 def _by_ends(arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds: Bounds) -> Recode:
+    """Return what quantizes by the ends of the target's range (`intact.program.arithmetic.ends`).
+
+    What is quantized is counted in steps of the source, and ``unit`` is the size of one.
+    """
     unit = effective(arithmetic, source).scale.item()
     limits = code_bounds(arithmetic, target, bounds)
     zero_point = source.zero_point.item()
@@ -184,7 +203,7 @@ def _dequantize(step: Step, _: Overflows) -> Kernel:
 
 @KERNELS.register(Quantize)
 def _quantize(step: Step, _: Overflows) -> Kernel:
-    """Return the kernel of Quantize; how it rounds is for the encoding to say."""
+    """Return the kernel of Quantize; the encoding says how it rounds."""
     target, arithmetic = encoding_of(step, step.outputs[0]), step.arithmetic
 
     def quantize(values: Array) -> Array:

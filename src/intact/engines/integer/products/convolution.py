@@ -1,4 +1,18 @@
-"""Makes the kernels of convolutions: products of matrices, or loops for depthwise ones."""
+"""Makes the integer engine's kernels of `Convolution` and `TransposedConvolution`.
+
+A kernel takes codes ``[N, *S, C]`` and returns the requantized codes of the output. It is made in
+three parts:
+
+1. The exact sums of products of codes, held in floats (`ExactProduct`): by a matrix product whose
+   rows are windows of the data, by a loop for depthwise convolutions, or, transposed, by a matrix
+   product whose results are added where they overlap.
+2. Where the target saturates pairs of products in 16 bits (``vpmaddubsw``), a correction of the
+   sums (``pairs``, see `PairSaturation`).
+3. The ``epilogue``: bias, residual, requantization, bounds of the fused activation.
+
+`convolution` and `transposed_convolution` are the functions that the engine calls. All work is done
+in parts that stay in the cache (``at_once``).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +52,7 @@ def depthwise(
     dilations: Triple,
     products: Floats,
 ) -> None:
-    """Write exact sums; the types are those of `exact_type` for them.
+    """Write the exact sums of a depthwise convolution, in floats of the layer's `exact_type`.
 
     A whole line of the output is computed at once, tap by tap: that is one run of memory, however
     few channels there are.
@@ -191,7 +205,11 @@ def output_array(step: Step, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def on_data(step: Step, run: Callable[..., Array]) -> Kernel:
-    """Return the kernel of a function of the first input, constant or not, and a residual."""
+    """Return the kernel of a function of the first input and, if there is one, a residual.
+
+    A kernel is given what is not constant. Where the first input is a constant, the function still
+    gets it.
+    """
     data = step.inputs[0]
     constant = data.data if data is not None else None
 
@@ -213,15 +231,17 @@ def convolution(step: Step, overflows: Overflows) -> Kernel:
         return multiply_rows(layer, operation.bounds, overflows, pairs)
     # Cases: (1) pointwise with one group: rows of the data are the matrix; (2) depthwise: loops, as
     # a matrix product would have one row a channel; (3) all else: windows as rows, product by
-    # product.
-    thin = operation.groups > 1 and layer.weights.shape[-1] == 1 and pairs is None
-    if thin and layer.exact_type != np.int64:
+    # product. Loops know no pairs that saturate, and hold sums in floats.
+    is_depthwise = operation.groups > 1 and layer.weights.shape[-1] == 1
+    if is_depthwise and pairs is None and layer.exact_type != np.int64:
         return _loop_depthwise(layer, operation, windows, overflows)
     return _multiply_windows(layer, operation, windows, pairs, overflows)
 
 
 def _pair_run(layer: Layer, groups: int) -> int:
-    """Return how many neighbours in a window pairs are made of: channels of a tap, or all.
+    """Return how long the runs are in which neighbours of a window are paired.
+
+    With a window of 3x3 taps and 4 channels: 4, the channels of one tap, or 36, the whole window.
 
     See ``PairSaturate.block``, measured with openvino 2026.4.1 on AVX2, 29 shapes, and
     ``PairSaturate.rows``, measured with onnxruntime 1.31.1 on AVX2, 23 shapes.

@@ -1,5 +1,9 @@
 """Lists the operators of a ``.tmfile``: their numbers, options, and what these mean.
 
+A file names an operator by its number, and holds its options as a C struct. `OPERATORS` has both by
+name: ``OperatorKind(20, record("negative_slope:f32"))`` is number 20 with one float32, and a field
+without a type, as in ``record("axis")``, is an int32. The enums above it are values of such fields.
+
 Source: Tengine's public header ``tm2_format.h`` and its operator prototypes.
 """
 
@@ -44,7 +48,7 @@ class Activation(enum.IntEnum):
 
 
 class Eltwise(enum.IntEnum):
-    """``type`` of Eltwise, as far as it is read."""
+    """``type`` of Eltwise; only these kinds are read."""
 
     PROD = 0
     SUM = 2
@@ -151,7 +155,7 @@ OPERATORS: Mapping[str, OperatorKind] = MappingProxyType(
         "Softplus": OperatorKind(102),
     }
 )
-"""The operators that are read or written, by Tengine's names."""
+"""The operators that are read or written, by Tengine's names; options in the order of the file."""
 
 NAMES: Mapping[int, str] = MappingProxyType(
     {kind.number: name for name, kind in OPERATORS.items()}
@@ -221,7 +225,7 @@ NAMES: Mapping[int, str] = MappingProxyType(
         105: "SpatialTransformer",
     }
 )
-"""The name of each number, also of those that are not read."""
+"""The name of each number, also of operators that are not read: messages name those too."""
 
 
 def operator_name(number: int) -> str:

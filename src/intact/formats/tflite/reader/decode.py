@@ -2,8 +2,10 @@
 
 A flatbuffer is made of tables whose fields are numbered slots: ``root.tables(2, ...)`` is the list
 ``Model.subgraphs``. Slots are those of ``schema.fbs``; a comment names the field where it is read.
-`Wire` is the file, `Table` one table of it. A file is hostile input: every position is checked, and
-what is decoded is charged against the size of the file.
+`Wire` is the file, `Table` one table of it. `open_tflite`, below them, reads a model.
+
+A file is hostile input: every position is checked, and what is decoded is charged against the size
+of the file.
 """
 
 from __future__ import annotations
@@ -178,8 +180,8 @@ some nodes and configs of the plan."""
 
 _LARGEST_FILE = 2**31 - 1
 
-_NEWEST_CODES = 127
-"""Operator code from which on the first, one-byte field of it says only "see the other"."""
+_IN_OTHER_FIELD = 127
+"""Value of the one-byte field of an operator code that says only "see the four-byte field"."""
 
 
 def open_tflite(source: str | Path | bytes) -> TfliteFile:
@@ -213,7 +215,7 @@ def _decode(wire: Wire) -> TfliteFile:
         raise wire.damaged("it has no graph")
     graph = graphs[0]
     buffers = root.tables(4, _MOST_ENTRIES)
-    codes = [_code(table) for table in root.tables(1, _MOST_ENTRIES)]
+    codes = [_operator_name(table) for table in root.tables(1, _MOST_ENTRIES)]
     tensors, operators = _subgraph(wire, graph, buffers, codes)
     file = TfliteFile(
         wire.source,
@@ -221,8 +223,8 @@ def _decode(wire: Wire) -> TfliteFile:
         root.text(3),
         tensors,
         operators,
-        _numbers(wire, graph, 1, len(tensors), "the graph's inputs"),
-        _numbers(wire, graph, 2, len(tensors), "the graph's outputs"),
+        _tensor_indices(wire, graph, 1, len(tensors), "the graph's inputs"),
+        _tensor_indices(wire, graph, 2, len(tensors), "the graph's outputs"),
         _signature(wire, root, len(tensors)),
     )
     # Other subgraphs are not even decoded where nothing calls them.
@@ -389,13 +391,13 @@ def _quantization(table: Table | None) -> Quantization | None:
     )
 
 
-def _code(table: Table) -> str:
-    """Return the name of an operator code, ``CONV_2D`` say."""
+def _operator_name(table: Table) -> str:
+    """Return the name of an entry of ``operator_codes``, such as ``CONV_2D``."""
     # Slots of OperatorCode: deprecated_builtin_code 0, custom_code 1, builtin_code 3.
     old, new = table.integer(0, "<b"), table.integer(3, "<i")
     # Files from before version 3a have the old field alone.
-    code = new if old == _NEWEST_CODES else max(old, new)
-    if code == 32:
+    code = new if old == _IN_OTHER_FIELD else max(old, new)
+    if OPERATORS.get(code) == "CUSTOM":
         return f"CUSTOM {table.text(1)[:60]}".strip()
     return OPERATORS.get(code, f"operator code {code}")
 
@@ -412,8 +414,8 @@ def _operator(wire: Wire, index: int, table: Table, codes: list[str], tensors: i
     return Operator(
         index,
         name,
-        _numbers(wire, table, 1, tensors, f"operator {index} reads", optional=True),
-        _numbers(wire, table, 2, tensors, f"operator {index} writes"),
+        _tensor_indices(wire, table, 1, tensors, f"operator {index} reads", optional=True),
+        _tensor_indices(wire, table, 2, tensors, f"operator {index} writes"),
         {key: _option(options, each) for key, each in fields.items()},
     )
 
@@ -426,13 +428,13 @@ def _option(options: Table | None, field: OptionField) -> Any:
     )
 
 
-def _numbers(
+def _tensor_indices(
     wire: Wire, table: Table, slot: int, tensors: int, what: str, *, optional: bool = False
 ) -> tuple[int, ...]:
-    """Return numbers of tensors.
+    """Return the indices of tensors that a field lists; -1, where optional, is an absent one.
 
     Raises:
-        ModelError: One is none of the file's, or the same ones are listed over and over.
+        ModelError: There is no such tensor, or the same ones are listed over and over.
     """
     array = table.array(slot, np.int32)
     numbers = () if array is None else tuple(int(number) for number in array)
