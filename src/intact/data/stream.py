@@ -353,7 +353,7 @@ class Samples:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")
 
     def _rebatch(self, size: int) -> Iterator[Batch]:
-        """Yield checked batches of a size; what waits before a sample of other shapes is a smaller one."""
+        """Yield checked batches of a size; fewer before samples of other shapes, and at the end."""
         pending: list[Batch] = []
         waiting = 0
         for batch in self._read_checked():
