@@ -143,7 +143,7 @@ MISTAKES = {
     ),
     "model-folder": ("quantize photos --data good.npy --output made", "such as photos/net.onnx"),
     "trees": ("quantize trees.onnx --data good.npy --output made", 'options={"zipmap": False}'),
-    "channels": (f"{QUANTIZE} gray.npy --mean 1,2,3", "the data of input 'x' have 1 channels"),
+    "channels": (f"{QUANTIZE} gray.npy --mean 1,2,3", "input 'x' has 1 channels in the data"),
     "deployed": ("evaluate out/model.int8.onnx --data good.npy", "; give out\n"),
 }
 
