@@ -300,6 +300,17 @@ def test_a_package_that_one_of_several_targets_lacks_is_named_before_samples_are
 
 
 @pytest.mark.usefixtures("here")
+def test_the_file_that_is_named_is_the_one_whose_size_is_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("openvino")
+    assert run(f"{QUANTIZE} good.npy --target openvino".split()) == 0
+    assert str(Path("made/model.xml")) in capfd.readouterr().out.split()
+    size = sum(Path(f"made/model.{each}").stat().st_size for each in ("xml", "bin"))
+    assert intact.load_result("made").sizes()[1] == size
+
+
+@pytest.mark.usefixtures("here")
 def test_pixels_that_go_in_as_they_are_are_named_where_much_is_lost(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
