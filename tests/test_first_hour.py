@@ -81,6 +81,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     trees.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(kind))
     onnx.save(trees, "trees.onnx")
+    tree = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml")
+    saved("tree.onnx", [tree], ["N", 5], ["N", 1])
     Path("labels.csv").write_text("cat.jpg;3\n")
     Path("data.zip").write_bytes(b"PK\3\4 and so on")
     Path("out/plan.json").write_text("{}")
@@ -143,6 +145,7 @@ MISTAKES = {
     ),
     "model-folder": ("quantize photos --data good.npy --output made", "such as photos/net.onnx"),
     "trees": ("quantize trees.onnx --data good.npy --output made", 'options={"zipmap": False}'),
+    "tree": ("quantize tree.onnx --data good.npy --output made", "there is nothing to quantize"),
     "channels": (f"{QUANTIZE} gray.npy --mean 1,2,3", "input 'x' has 1 channels in the data"),
     "deployed": ("evaluate out/model.int8.onnx --data good.npy", "; give out\n"),
 }
