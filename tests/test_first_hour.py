@@ -81,6 +81,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     trees.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(kind))
     onnx.save(trees, "trees.onnx")
+    tree = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml")
+    saved("tree.onnx", [tree], ["N", 5], ["N", 1])
     Path("labels.csv").write_text("cat.jpg;3\n")
     Path("data.zip").write_bytes(b"PK\3\4 and so on")
     Path("out/plan.json").write_text("{}")
@@ -143,7 +145,8 @@ MISTAKES = {
     ),
     "model-folder": ("quantize photos --data good.npy --output made", "such as photos/net.onnx"),
     "trees": ("quantize trees.onnx --data good.npy --output made", 'options={"zipmap": False}'),
-    "channels": (f"{QUANTIZE} gray.npy --mean 1,2,3", "the data of input 'x' have 1 channels"),
+    "tree": ("quantize tree.onnx --data good.npy --output made", "there is nothing to quantize"),
+    "channels": (f"{QUANTIZE} gray.npy --mean 1,2,3", "input 'x' has 1 channels in the data"),
     "deployed": ("evaluate out/model.int8.onnx --data good.npy", "; give out\n"),
 }
 
@@ -297,6 +300,17 @@ def test_a_package_that_one_of_several_targets_lacks_is_named_before_samples_are
     assert 'pip install "intact-quantizer[tflite]"' in line
     assert "or leave out --target tflite" in line
     assert not Path("made").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_the_file_that_is_named_is_the_one_whose_size_is_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("openvino")
+    assert run(f"{QUANTIZE} good.npy --target openvino".split()) == 0
+    assert str(Path("made/model.xml")) in capfd.readouterr().out.split()
+    size = sum(Path(f"made/model.{each}").stat().st_size for each in ("xml", "bin"))
+    assert intact.load_result("made").sizes()[1] == size
 
 
 @pytest.mark.usefixtures("here")

@@ -32,6 +32,8 @@ PICTURES = 24
 """Samples of a contact sheet: a glance shows whether crop, border and colours are right."""
 PICTURE_SIDE = 96
 """Pixels of the longer side of each."""
+BOXED_SIDE = 256
+"""The same where boxes are drawn into them."""
 PICTURE_BYTES = 1_000_000
 """What all pictures of a page may take: it is still mailed."""
 

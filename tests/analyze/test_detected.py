@@ -83,3 +83,25 @@ def test_a_map_of_depths_loses_as_it_does() -> None:
     told = intact.evaluate(found, data).verdict
     assert told is not None
     assert told.judgement is Judgement.LOSES
+
+
+def test_boxes_and_scores_in_one_output_are_not_judged_by_the_decibels_of_boxes() -> None:
+    build = ModelBuilder(seed=4)
+    x = build.node("Flatten", build.input("x", ["n", 1, 4, 4]))
+    parts = []
+    for width, scale in ((4, 600.0), (1, 1.0)):
+        y = build.node("Sigmoid", build.node("Gemm", x, build.weight(16, PLACES * width)))
+        y = build.node("Reshape", y, build.ints(-1, PLACES, width))
+        parts.append(build.node("Mul", y, build.scalar(scale)))
+    build.output(build.node("Concat", *parts, axis=2, out="y"), ["n", PLACES, 5])
+    data = {"x": np.random.default_rng(0).normal(size=(96, 1, 4, 4)).astype(np.float32)}
+    made = intact.quantize(build.build(), data, target="tflite", quantize_heads=True, preset="fast")
+    # A step of the boxes is more than any score.
+    assert made.verdict is not None
+    assert made.verdict.judgement is Judgement.LOSES
+    assert "detections kept" in str(made.verdict)
+    found = intact.evaluate(made, data)
+    assert found.sqnr_db > 35
+    assert found.verdict is not None
+    assert found.verdict.judgement is Judgement.UNSURE
+    assert "decibels of boxes" in str(found.verdict)

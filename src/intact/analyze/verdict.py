@@ -226,7 +226,10 @@ def _by_interval(found: Measured, name: str, change: float) -> _Judged:
     low, high = found.intervals[name]
     told = f"{name} {change:+.2f} [{low:+.2f}, {high:+.2f}] on {_samples(found)}"
     if low >= -TOLERATED:
-        return Judgement.GOOD, f"good to deploy: {told}"
+        # Where no sample shows a loss, none is seen that a bootstrap could draw.
+        few = binomial_interval(found.samples, found.samples)[0] < AGREEING
+        so_far = f", as far as {_samples(found)} tell" if few else ""
+        return Judgement.GOOD, f"good to deploy{so_far}: {told}"
     if high < -TOLERATED:
         return Judgement.LOSES, f"loses beyond chance: {told}"
     return Judgement.UNSURE, f"cannot be told from {_samples(found)}: {told}; give more"

@@ -208,8 +208,8 @@ def _along_channels(
     if len(array) == values.shape[axis]:
         return array.reshape(-1, *[1] * (values.ndim - 1 - axis))
     raise DataError(
-        f"--{what} has {len(array)} numbers, the data of input {name!r} have {values.shape[axis]} "
-        f"channels: {list(values.shape)}",
+        f"--{what} has {len(array)} numbers, input {name!r} has {values.shape[axis]} channels in "
+        f"the data: {list(values.shape)}",
         remedy="give one number, or one per channel",
     )
 

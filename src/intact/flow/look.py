@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from intact.results.result import Result
 
 
+_OF_JOINED = 3
+"""Axes of an output that has boxes and scores: images, places, numbers."""
+
+
 class CalibrationSamples(NamedTuple):
     """What a calibration keeps of its samples.
 
@@ -164,8 +168,14 @@ def _level(choice: Choice) -> float:
 
 
 def _detections(choice: Choice) -> Compared | None:
-    """Compare what a detector finds, where decibels speak against it; None where they do not."""
-    if _level(choice) >= WELL_DB:
+    """Compare what a detector finds, where decibels do not tell that it is well; else None.
+
+    Those of one output that has boxes and scores are the boxes', which are hundreds of times as
+    large.
+    """
+    outputs = choice.plan.graph.outputs
+    is_joined = len(outputs) == 1 and len(outputs[0].shape or ()) == _OF_JOINED
+    if _level(choice) >= WELL_DB and not is_joined:
         return None
     from intact.analyze.detected import compared_detections  # few have boxes
 

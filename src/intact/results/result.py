@@ -182,8 +182,10 @@ class Result:
 
     @property
     def deployed_file(self) -> str:
-        """Name of the file that one deploys: the first that its format wrote."""
+        """Name of the file that one deploys, or of the first of several."""
         name, exported = next(iter(self.exports.items()))
+        if named := getattr(exported, "deployed_file", ""):
+            return str(named)
         files = FORMATS[name].writer.files
         if isinstance(exported, WrittenFiles):
             return next((each for each in files if each in exported.files), files[0])

@@ -18,14 +18,13 @@ from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputCompar
 from intact.analyze.evaluation.run import Models, Pass, Scores, Watch, own_runtime, run_both
 from intact.analyze.evaluation.text import PerplexityFigures, TextFigures, TextMetric, TextScores
 from intact.analyze.verdict import Judgement, Measured, Verdict, verdict
-from intact.data.batching import Batch, real_samples
+from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.detections import DetectionMetric
-from intact.data.metric import Compared, Metric
+from intact.data.metric import Compared, Metric, OutputRecord
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
 from intact.engines.latency import latencies
-from intact.engines.session import FloatModel
 from intact.errors import DataError, ExportError, IntactError, UsageError
 from intact.formats.base.format import Deployed
 from intact.formats.registry import ONNX_QDQ
@@ -170,7 +169,8 @@ def evaluate_result(
         begin(samples.progress, "timing both models")
         _time(evaluation, models or Models(graph, result, threads), result, first, threads)
     judged = verdict(measured_by(evaluation, doubts=len(doubts)))
-    evaluation.verdict = judged if metric is not None else _of_detector(judged, graph, first)
+    of_model = models if metric is None and labels is None else None
+    evaluation.verdict = _of_detector(judged, of_model, first)
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
 
@@ -190,15 +190,32 @@ def _length_watch(graph: Graph, samples: Samples, cluster: SampleMap | None) -> 
     return LengthWatch(samples, str(graph.outputs[0].name))
 
 
-def _of_detector(judged: Verdict, graph: Graph, first: Batch) -> Verdict:
-    """Leave open what decibels of boxes speak against: their order alone may have changed."""
-    if judged.judgement in (Judgement.GOOD, Judgement.WRONG):
+def _of_detector(judged: Verdict, models: Models | None, first: Batch) -> Verdict:
+    """Leave open what decibels of boxes say: their order alone may have changed.
+
+    Those of boxes and scores in one output are the boxes', which are larger: they speak for nothing
+    either.
+    """
+    metric = None if models is None else DetectionMetric.of_model(models.graph)
+    is_good = judged.judgement is Judgement.GOOD
+    if (
+        metric is None
+        or models is None
+        or judged.judgement is Judgement.WRONG
+        or (is_good and metric.scores)
+    ):
         return judged
-    metric = DetectionMetric.of_model(graph)
-    # A map of depths has the shape of boxes and scores together.
-    if metric is None or not metric.reads(FloatModel(graph).run(first)):
+    record = OutputRecord()
+    size = sample_count(first)
+    record.add(models.in_float.run(first), size, size)
+    try:
+        if not metric.reads(record.outputs()):
+            return judged
+    except IntactError:  # of these shapes, and no detector
         return judged
-    told = f"{judged}; its outputs look like boxes and scores: --metric detections tells more"
+    levels = str(judged).removeprefix("good to deploy: ")
+    told = f"cannot be told by decibels of boxes: {levels}" if is_good else str(judged)
+    told = f"{told}; its outputs look like boxes and scores: --metric detections tells more"
     return Verdict(Judgement.UNSURE, told)
 
 

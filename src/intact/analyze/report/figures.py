@@ -237,6 +237,28 @@ class FloatNodes(_Figures, frozen=True):
     nodes: tuple[int, ...]
 
 
+class FoundBox(_Figures, frozen=True, array_like=True):
+    """What a detector finds in a picture; ends are shares of its width and height.
+
+    Attributes:
+        is_float: Whether the float model finds it, and not the quantized one.
+        kind: Number of its class.
+        score: Its score.
+        left: Of its left end.
+        top: Of its upper end.
+        right: Of its right end.
+        bottom: Of its lower end.
+    """
+
+    is_float: bool
+    kind: int
+    score: float
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
 class Picture(_Figures, frozen=True):
     """A sample as the model gets it.
 
@@ -247,6 +269,9 @@ class Picture(_Figures, frozen=True):
         before: The class that the float model answers, where that is of interest.
         after: The class that the quantized model answers.
         is_lost: Whether it was right, and is wrong now.
+        boxes: What both models of a detector find in it, the best.
+        lost: How many of float's boxes the quantized model does not find again.
+        added: How many of the quantized model's float has not.
     """
 
     source: str
@@ -255,6 +280,9 @@ class Picture(_Figures, frozen=True):
     before: str | None = None
     after: str | None = None
     is_lost: bool = False
+    boxes: tuple[FoundBox, ...] = ()
+    lost: int = 0
+    added: int = 0
 
 
 class Sheet(_Figures, frozen=True):
@@ -289,6 +317,7 @@ class Pictures(_Figures, frozen=True):
         examples: Some of these, first those that become wrong.
         classes: The classes that lose most.
         is_labelled: Whether classes are those of labels, and not the float model's answers.
+        found: Pictures with what both models of a detector find, first where that differs.
     """
 
     sheets: tuple[Sheet, ...] = ()
@@ -296,6 +325,7 @@ class Pictures(_Figures, frozen=True):
     examples: tuple[Picture, ...] = ()
     classes: tuple[ClassChange, ...] = ()
     is_labelled: bool = False
+    found: tuple[Picture, ...] = ()
 
 
 class Box(_Figures, frozen=True, array_like=True):

@@ -257,7 +257,8 @@ class _Parts:
         samples = open_for_result(
             options, options.data, result, limit=options.samples, labels=options.labels
         )
-        self.answers = Answers(samples, steps_for(options, options.data, result.preprocess))
+        steps = steps_for(options, options.data, result.preprocess)
+        self.answers = Answers(samples, steps, result.plan.graph)
         found = evaluate_result(
             result, samples, threads=options.threads, watch=self.answers.watch, scored=self._scored
         )

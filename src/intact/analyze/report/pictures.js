@@ -4,10 +4,11 @@
 
 function picturesSection(pictures) {
   if (!pictures) return null;
-  const {sheets = [], changed = 0, examples = [], classes = []} = pictures;
+  const {sheets = [], changed = 0, examples = [], classes = [], found = []} = pictures;
   return section("data", "Samples",
     changed > 0 && changedSamples(changed, examples),
     classes.length > 0 && losingClasses(classes, pictures.is_labelled),
+    found.length > 0 && foundBoxes(found),
     sheets.map((sheet) => [h("h3", {}, `${sheet.title} as the model gets them`),
       h("p", {class: "quiet"}, `${sheet.told}.`),
       h("ul", {class: "sheet"}, sheet.pictures.map((each) => h("li", {}, picture(each))))]));
@@ -15,6 +16,28 @@ function picturesSection(pictures) {
 
 function picture({source, sample = 0}) {
   return h("img", {src: source, alt: `Sample ${sample + 1}`, title: `sample ${sample + 1}`});
+}
+
+/* Boxes of both models of a detector: float's drawn through, the quantized model's dashed on top. */
+function foundBoxes(pictures) {
+  return [h("h3", {}, "What both models find"),
+    h("p", {class: "quiet"}, "Boxes with a score of 0.25 or more, at most the best 20 of each model; pictures on which the models differ come first. ",
+      key("float", "float"), " ", key("quantized", "quantized")),
+    h("ul", {class: "sheet boxed"}, pictures.map((each) => {
+      const {boxes = [], lost = 0, added = 0} = each;
+      const drawn = boxes.map(([isFloat, kind, score, left, top, right, bottom]) => s("rect", {
+        class: isFloat ? "float" : "quantized", x: left, y: top, width: Math.max(0, right - left), height: Math.max(0, bottom - top), "vector-effect": "non-scaling-stroke"},
+      s("title", {}, `${isFloat ? "float" : "quantized"}: class ${kind}, score ${fixed(score, 2)}`)));
+      const counts = [true, false].map((isFloat) => boxes.filter((box) => box[0] === isFloat).length);
+      const told = lost || added ? [lost && `${whole(lost)} not found again`, added && `${whole(added)} added`].filter(Boolean).join(", ") : "the same are found";
+      return h("li", {class: lost || added ? "lost" : null},
+        h("div", {class: "frame"}, picture(each), s("svg", {viewBox: "0 0 1 1", preserveAspectRatio: "none", role: "img", "aria-label": `${counts[0]} boxes of the float model, ${counts[1]} of the quantized one`}, drawn)),
+        h("p", {}, `${whole(counts[0])} float, ${whole(counts[1])} quantized: ${told}`));
+    }))];
+}
+
+function key(kind, name) {
+  return h("span", {class: "key"}, s("svg", {viewBox: "0 0 24 12", "aria-hidden": "true"}, s("rect", {class: kind, x: 2, y: 2, width: 20, height: 8})), name);
 }
 
 function changedSamples(count, examples) {

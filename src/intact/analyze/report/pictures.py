@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.analyze.report import figures
+from intact.analyze.report.found_boxes import FoundBoxes
 from intact.analyze.report.summary import options_of_recipe
 from intact.data.batching import Batch
 from intact.data.images.thumbnails import PictureInput, Pixels, Range, data_uri, pixels
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
+from intact.graph import Graph
 from intact.limits import HELD_AT_ONCE, PICTURE_BYTES, PICTURE_SIDE, PICTURES
 from intact.recipe.reports import ReportOptions
 from intact.results.preprocessing import steps_for
@@ -36,10 +38,16 @@ class Answers:
     Args:
         samples: That are evaluated.
         steps: What was done to them, by their reader or here.
+        graph: The float model, which may be a detector.
+
+    Attributes:
+        labels: Those of the samples, where they are known.
+        found: What is found in the pictures; None where the model is no detector.
     """
 
-    def __init__(self, samples: Samples, steps: Preprocess) -> None:
+    def __init__(self, samples: Samples, steps: Preprocess, graph: Graph | None = None) -> None:
         self._input = PictureInput.of(samples.specs, steps)
+        self.found = None if graph is None else FoundBoxes.of(graph, self._input)
         self._names = samples.classes
         self._range: Range | None = None
         self._answers: list[tuple[int, int]] = []
@@ -56,6 +64,8 @@ class Answers:
             have: Those of the quantized one.
             count: Samples that are real.
         """
+        if self.found is not None:
+            self.found.watch(feeds, want, have, count)
         name = next(iter(want))
         first, second = (np.asarray(each[name])[:count] for each in (want, have))
         is_scored = first.shape == second.shape and first.ndim == 2 and first.shape[1] > 1
@@ -140,12 +150,13 @@ def pictures_of(
     changed = [] if answers is None else list(answers.pictures())
     classes = () if answers is None else tuple(answers.classes())
     count = 0 if answers is None else len(answers.changed())
-    if not sheets and not count:
+    found = [] if answers is None or answers.found is None else [*answers.found.pictures()]
+    if not sheets and not count and not found:
         return None
     room = PICTURE_BYTES
     kept: list[list[figures.Picture]] = []
     # Changed answers take their room first: they are what the page has pictures for.
-    for pictures in (changed, *(sheet.pictures for sheet in sheets)):
+    for pictures in (changed, found, *(sheet.pictures for sheet in sheets)):
         kept.append([])
         for each in pictures[:PICTURES]:
             room -= len(each.source)
@@ -153,10 +164,11 @@ def pictures_of(
                 kept[-1].append(each)
     sheets = [
         msgspec.structs.replace(sheet, pictures=tuple(pictures))
-        for sheet, pictures in zip(sheets, kept[1:], strict=True)
+        for sheet, pictures in zip(sheets, kept[2:], strict=True)
     ]
     is_labelled = answers is not None and answers.labels is not None
-    return figures.Pictures(tuple(sheets), count, tuple(kept[0]), classes, is_labelled)
+    shown, boxed = (tuple(each) for each in kept[:2])
+    return figures.Pictures(tuple(sheets), count, shown, classes, is_labelled, boxed)
 
 
 def _sheet(options: ReportOptions, result: Result) -> Iterator[figures.Sheet]:

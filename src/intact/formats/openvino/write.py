@@ -263,6 +263,11 @@ class OpenVinoModel:
         for name, content in self.ir_files.items():
             (folder / name).write_bytes(content)
 
+    @property
+    def deployed_file(self) -> str:
+        """The file whose bytes are counted: OpenVINO's own, where it was there to write one."""
+        return next((name for name in self.ir_files if name.endswith(".xml")), ONNX_FILE)
+
     def nbytes(self) -> int:
         """Return the bytes that are deployed: the IR's, or the ONNX model's where there is none."""
         if self.ir_files:

@@ -21,12 +21,15 @@ from intact.graph.files.sparse import dense_initializers
 from intact.graph.files.tensors import own_tensors
 from intact.graph.passes.library import sort_nodes
 from intact.graph.traversal import all_nodes, graphs_of
+from intact.ops.operators import LAYERS
 
 MAP_FROM = 1 << 28
 """Size in bytes from which the weights of an ``.onnx`` file are memory-mapped."""
 
 _MAPPED_WEIGHT = 1 << 20
 """Size in bytes from which a weight of such a file is mapped."""
+
+_ML = "ai.onnx.ml"
 
 _Weights = dict[str, MappedTensor]
 
@@ -158,7 +161,7 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None, where: str) -> ir.
             f"{where} is not an ONNX model: it holds no graph or no opset",
             remedy="export or copy it again",
         )
-    _refuse_maps(proto, where)
+    _refuse_trees(proto, where)
     refuse_crowded(proto, where)
     refuse_endless(proto, where)  # first: what follows looks at every field of every node
     refuse_unsound(proto, folder, where)
@@ -174,8 +177,11 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None, where: str) -> ir.
         raise ModelError(f"{where} is a malformed ONNX model: {reason}") from error
 
 
-def _refuse_maps(proto: onnx.ModelProto, where: str) -> None:
-    """Refuse outputs that are maps, as converters of decision trees write them."""
+def _refuse_trees(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse what converters of decision trees write, before minutes of reading it.
+
+    A tree has no layers that could be quantized, and millions of numbers as attributes.
+    """
     for value in proto.graph.output:
         kind = value.type.sequence_type.elem_type if value.type.HasField("sequence_type") else None
         if (kind or value.type).HasField("map_type"):
@@ -184,6 +190,15 @@ def _refuse_maps(proto: onnx.ModelProto, where: str) -> None:
                 remedy='convert the model with options={"zipmap": False}; of decision trees alone '
                 "nothing can be quantized, as they have no layers",
             )
+    scopes = [proto.graph.node, *(each.node for each in proto.functions)]
+    used = {(node.domain, node.op_type) for nodes in scopes for node in nodes}
+    has_layers = any(op_type in LAYERS for _, op_type in used)
+    trees = [op for domain, op in used if domain == _ML and op.startswith("TreeEnsemble")]
+    if trees and not has_layers:
+        raise ModelError(
+            f"{where} has decision trees ({trees[0]}) and no layers",
+            remedy="there is nothing to quantize: ONNX Runtime runs it as it is",
+        )
 
 
 def _first_line(error: BaseException) -> str:
