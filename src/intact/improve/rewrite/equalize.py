@@ -255,8 +255,11 @@ class _Factors:
                 wrote.add(out, scaled.max(axis=2).reshape(-1))
             elif not layer.is_depthwise:
                 scaled = scaled / np.maximum(scaled.max(axis=2, keepdims=True), _TINY)
-            if not (self._per_channel and layer.is_depthwise):
-                read.add(into, scaled.max(axis=1).reshape(-1))
+            reads = scaled.max(axis=1).reshape(-1)
+            # With a scale of its own a weight of one channel holds any factor: what is read may
+            # have one range in all channels.
+            is_free = self._per_channel and layer.is_depthwise
+            read.add(into, (reads > 0).astype(np.float64) if is_free else reads)
         if self._per_channel:
             for ids, reach in self._ranges:
                 wrote.add(ids, reach * _exp(self.logarithms, ids))
