@@ -10,9 +10,9 @@ layers that share some are repeated until nothing moves. Between two layers this
 Weights with a scale of their own for each output channel need no such balance. There the range of
 the activation takes the place of the layer that writes it.
 
-A product of a value and its own gate (HardSwish, Swish) does not scale either. But ``x * g(x)`` of
-values that are f times as large is ``x * g(x / f)``: one Mul in front of the gate makes it exact. As
-that costs an operator, it is done only with ranges that were observed.
+A product of a value and its own gate (HardSwish, Swish) does not scale. But ``x * g(x)`` of values
+that are f times as large is ``x * g(x / f)``: one Mul in front of the gate makes it exact. As that
+costs an operator, it is done only with ranges that were observed.
 
 An upper bound (Relu6) does not scale. But where activations were seen, or a BatchNormalization is
 remembered, channels that the bound does not reach are scaled, as far as they stay below it; so the
@@ -69,8 +69,8 @@ def equalize(
     This applies to convolutions (also grouped and transposed), Gemm and MatMul with constant
     weights, through Relu, LeakyRelu, PRelu, pools, Flatten of single pixels, Add, Concat,
     products with a gate, HardSwish and Swish. Shapes, names and order of the nodes do not change,
-    but for a Mul in front of gates; a scaled weight or bias keeps its name. Results differ only by float32 rounding, as long as values lie in the
-    ranges that are given.
+    but for a Mul in front of gates; a scaled weight or bias keeps its name. Results differ only by
+    float32 rounding, as long as values lie in the ranges that are given.
 
     Args:
         graph: The graph; not changed.
@@ -200,7 +200,8 @@ class _Factors:
             if tied.is_made:
                 self._limit(tied, seen.get(str(tied.value.name)))
         for node, ids in ties.gates.items():
-            if str(node.inputs[0].name) not in seen:
+            read = node.inputs[0]
+            if read is None or str(read.name) not in seen:
                 self._hold(ids)
         for layer in ties.layers:
             if str(layer.node.outputs[0].name) not in seen:

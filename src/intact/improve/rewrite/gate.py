@@ -33,7 +33,7 @@ from intact.improve.rewrite.absorb import absorb, absorptions
 from intact.improve.rewrite.equalize import Equalization, tensors_of
 from intact.improve.rewrite.smooth import Widths
 from intact.improve.rewrite.ties import Ties
-from intact.limits import CHANCE_DB, HELD_AT_ONCE, TOLD_DB
+from intact.limits import CHANCE_DB, GATED_DB, HELD_AT_ONCE
 from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.operations import FloatNodes
@@ -210,7 +210,7 @@ def equalize_measured(
         # NaN, where nothing could be compared, would count as the largest.
         best = int(np.argmax(np.nan_to_num(after, nan=-np.inf)))
         # An operator in front of a gate is to be worth its time.
-        least = TOLD_DB if equalization.is_gated(block) else CHANCE_DB
+        least = GATED_DB if equalization.is_gated(block) else CHANCE_DB
         kept = bool(after[best] > before + least)
         report(Gain(nodes[-1], before, after[best], kept))
         if kept:

@@ -1,10 +1,10 @@
 """Finds which channels of layers must be scaled together, so that no result changes.
 
 Every tensor between layers has one factor a channel. Operators that commute with positive factors
-pass them on; an Add needs the same factor on both sides, and a Concat passes slices. A product of a
-value and its own gate, as HardSwish and ``x * Sigmoid(x)`` are, passes them where the gate reads the
-value without its factors. What does not commute, and what is shown as an output, holds its channels
-at 1.
+pass them on; an Add needs the same factor on both sides, and a Concat passes slices. A product of
+a value and its own gate, as HardSwish and ``x * Sigmoid(x)`` are, passes them where the gate reads
+the value without its factors. What does not commute, and what is shown as an output, holds its
+channels at 1.
 """
 
 from __future__ import annotations
@@ -154,20 +154,20 @@ class _Tracer:
             self._hold(other)
         if facts(node).clamps:
             return self._clip(node, value)
-        if self._is_gate(node, value):
-            self._gates[node] = value
-            return True
         _, channels, is_last = self.ids[value]
-        if node.op_type == _GATED:
+        is_gate = self._is_gate(node, value)
+        if is_gate or kind == _GATED:
             self._gates[node] = value
+        if is_gate:  # its only reader is the product, which passes what it multiplies
+            return True
         is_reshape = facts(node).reshapes and drops_ones(value, node.outputs[0], channels)
         is_spatial = kind in _SPATIAL and not is_last
         is_spatial = is_spatial and _keeps_channels(self.graph, node, channels)
-        if not (is_reshape or is_spatial or kind in _ELEMENTWISE or node in self._gates):
-            return False
-        self._number(node.outputs[0], channels, is_last=is_last or is_reshape)
-        self._tie(value, node.outputs[0])
-        return True
+        passes = is_reshape or is_spatial or kind in _ELEMENTWISE or kind == _GATED
+        if passes:
+            self._number(node.outputs[0], channels, is_last=is_last or is_reshape)
+            self._tie(value, node.outputs[0])
+        return passes
 
     def _is_gate(self, node: ir.Node, value: ir.Value) -> bool:
         """Tell whether all that reads a function of a value multiplies that value with it."""
