@@ -71,6 +71,8 @@ TOLD_DB = 1.0
 """To be worth nodes in float, or a line about them."""
 CLIPPED_DB = 0.5
 """What another method must gain where clipping is said to cost."""
+GATED_DB = 3.0
+"""To be worth an operator in front of each gate: half of the noise of the layers around."""
 SAFE_DB = 0.3
 """What an output may lose against the safe method; what more nodes in float must gain beside
 others, which need no further conversion."""

@@ -7,9 +7,20 @@ import onnx
 import pytest
 
 import intact
+from intact.analyze import detected
+from intact.analyze.detected import loses_detections
 from intact.analyze.verdict import Judgement
+from intact.calibrate.assign import required_tensors
+from intact.calibrate.choice import Choice, choose
+from intact.calibrate.collect import collect
+from intact.calibrate.method import Method
+from intact.calibrate.outputs import FloatRuns
 from intact.data.detections import DetectionMetric
-from intact.graph import normalize
+from intact.data.sources import open_samples
+from intact.graph import Graph, normalize
+from intact.plan import Overrides
+from intact.plan.build import build_plan
+from intact.targets import load_target
 from tests.models import ModelBuilder
 
 PLACES = 6
@@ -105,3 +116,48 @@ def test_boxes_and_scores_in_one_output_are_not_judged_by_the_decibels_of_boxes(
     assert found.verdict is not None
     assert found.verdict.judgement is Judgement.UNSURE
     assert "decibels of boxes" in str(found.verdict)
+
+
+def chosen(graph: Graph, weight_bits: int) -> Choice:
+    feeds = {"x": np.random.default_rng(0).normal(size=(16, 1, 4, 4)).astype(np.float32)}
+    target = load_target("onnxruntime")
+    plan = build_plan(graph, target, Overrides(weight_bits=weight_bits))
+    statistics = collect(graph, open_samples(feeds, graph), required_tensors(plan), threads=1)
+    runs = FloatRuns(graph, [(feeds, 16)], threads=1)
+    return choose(plan, statistics, [Method.of(target, "minmax", "minmax")], runs)
+
+
+def faint() -> onnx.ModelProto:
+    """Scores that a net of few bits does not reach."""
+    build = ModelBuilder()
+    x = build.input("x", ["n", 1, 4, 4])
+    weight = build.constant(build.random.normal(0, 1, (16, PLACES)).astype(np.float32))
+    bias = build.constant(np.full(PLACES, -1.0, np.float32))
+    logits = build.node("Gemm", build.node("Flatten", x), weight, bias)
+    shape = build.ints(-1, PLACES, 1)
+    build.node("Reshape", build.node("Sigmoid", logits), shape, out="scores")
+    corners = np.arange(PLACES, dtype=np.float32)[None, :, None] * 50
+    boxes = build.constant(corners + np.array([[[1, 2, 30, 40]]], np.float32))
+    zero = build.node("Mul", "scores", build.scalar(0.0))
+    build.node("Add", zero, boxes, out="boxes")
+    build.output("boxes", ["n", PLACES, 4])
+    build.output("scores", ["n", PLACES, 1])
+    return build.build()
+
+
+def test_a_plan_that_finds_less_loses() -> None:
+    graph = normalize(faint())
+    fine, coarse = chosen(graph, 8), chosen(graph, 2)
+    assert loses_detections(coarse, fine)
+    assert not loses_detections(fine, coarse)
+    assert not loses_detections(fine, fine)
+
+
+def test_nothing_is_run_for_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = ModelBuilder()
+    x = build.input("x", ["n", 1, 4, 4])
+    build.node("Gemm", build.node("Flatten", x), build.weight(16, 10), out="y")
+    build.output("y", ["n", 10])
+    choice = chosen(normalize(build.build()), 8)
+    monkeypatch.delattr(detected, "_outputs")
+    assert not loses_detections(choice, choice)

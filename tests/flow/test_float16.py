@@ -51,7 +51,10 @@ def result(request: pytest.FixtureRequest) -> Result:
 def test_nodes_that_would_overflow_stay_float32_by_name(result: Result) -> None:
     found = result.plan.float16
     assert found is not None
-    assert set(found.nodes) == {"norm", "curve", "steep", "last"}
+    # TensorRT from 10.16 on sums up in the type of a normalization's input.
+    in_float32 = {"norm"} if result.plan.target.name == "tensorrt" else set()
+    assert set(found.nodes) == {"norm", "curve", "steep", "last"} - in_float32
+    assert in_float32 <= found.float32.keys()
     assert "reaches" in found.float32["far"]
     assert "65,504" in found.float32["near"]
     assert "1e-09" in found.float32["tiny"]
@@ -64,7 +67,8 @@ def test_plan_is_read_back(result: Result, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     save_plan(result.plan, path)
     assert load_plan(path, result.plan.graph).float16 == result.plan.float16
-    damaged = path.read_text().replace('"nodes":["norm"', '"nodes":["product"')
+    (first, *_) = result.plan.float16.nodes  # type: ignore[union-attr]
+    damaged = path.read_text().replace(f'"nodes":["{first}"', '"nodes":["product"')
     path.write_text(damaged)
     with pytest.raises(PlanError, match="'product' is no float node"):
         load_plan(path, result.plan.graph)
@@ -104,7 +108,7 @@ def test_files_hold_float16_and_end_in_float32(result: Result, tmp_path: Path) -
     result.save(tmp_path / "out")
     model = write_qdq(result.plan).model  # which all three targets' writers begin with
     made = {str(n.name): n for n in model.graph}
-    assert made["norm"].inputs[1].dtype is ir.DataType.FLOAT16  # type: ignore[union-attr]
+    assert made["last"].inputs[1].dtype is ir.DataType.FLOAT16  # type: ignore[union-attr]
     assert {v.dtype for v in (*model.graph.inputs, *model.graph.outputs)} == {ir.DataType.FLOAT}
     scales = [n.inputs[1] for n in model.graph if n.op_type == "QuantizeLinear"]
     assert {scale.dtype for scale in scales if scale is not None} == {ir.DataType.FLOAT}

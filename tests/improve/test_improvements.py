@@ -199,3 +199,14 @@ def test_what_does_not_help_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> N
     assert plain.plan.configs.keys() == found.plan.configs.keys()
     for end, config in plain.plan.configs.items():
         np.testing.assert_array_equal(config.scale, found.plan.configs[end].scale)
+
+
+def test_a_pass_after_which_a_detector_finds_less_is_rolled_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def made() -> tuple[bool, ...]:
+        return tuple(each.improvement.kept for each in quantized("rounding").improvements)
+
+    assert made() == (True,)
+    monkeypatch.setattr("intact.analyze.detected.loses_detections", lambda *_: True)
+    assert made() == (False,)

@@ -147,10 +147,17 @@ class Errors(msgspec.Struct, frozen=True):
                 continue
             if not math.isfinite(lost):
                 return True
-            error = float(np.std(noise - theirs)) * math.sqrt(len(noise))
-            if lost - before > _CHANCE * error:
+            if exceeds_by_more_than_chance(noise, theirs):
                 return True
         return False
+
+
+def exceeds_by_more_than_chance(
+    losses: npt.NDArray[np.number[Any]], before: npt.NDArray[np.number[Any]]
+) -> bool:
+    """Tell whether losses by sample exceed others in sum, by more than their differences vary."""
+    more = np.asarray(losses, np.float64) - before
+    return float(more.sum()) > _CHANCE * float(np.std(more)) * math.sqrt(len(more))
 
 
 def rows_of(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:

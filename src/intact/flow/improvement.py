@@ -69,7 +69,7 @@ class Improver:
             # A pass that prepares for another may lose by itself: both are judged together.
             if request.is_checked and PASSES[request.name].prepares and number < len(self.requests):
                 continue
-            if request.is_checked and not _helps(_errors(best), _errors(now)):
+            if request.is_checked and not _helps(best, now):
                 # With those that prepared for it.
                 tried[open_since:] = [each.rolled_back for each in tried[open_since:]]
                 now = best
@@ -104,6 +104,13 @@ def _errors(scaled: Scaled) -> Errors:
     return Errors({}) if scaled.choice is None else scaled.choice.errors
 
 
-def _helps(before: Errors, after: Errors) -> bool:
-    """Tell whether the outputs are better, and none loses."""
-    return after.mean > before.mean and not after.loses(before)
+def _helps(before: Scaled, after: Scaled) -> bool:
+    """Tell whether the outputs are better and none loses, nor what a detector finds."""
+    was, has = _errors(before), _errors(after)
+    if not has.mean > was.mean or has.loses(was):
+        return False
+    if before.choice is None or after.choice is None:
+        return True
+    from intact.analyze.detected import loses_detections  # few have boxes
+
+    return not loses_detections(after.choice, before.choice)

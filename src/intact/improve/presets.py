@@ -59,8 +59,7 @@ PRESETS: Mapping[Preset, Mapping[Weakness, tuple[str, ...]]] = MappingProxyType(
             Weakness.POWER_OF_TWO: ("rounding",),
         },
         Preset.BEST: {
-            Weakness.NONE: ("smooth", "ranges", "rounding"),
-            Weakness.ONE_SCALE: ("equalize",),
+            Weakness.NONE: ("equalize", "smooth", "ranges", "rounding"),
         },
     }
 )

@@ -10,6 +10,10 @@ layers that share some are repeated until nothing moves. Between two layers this
 Weights with a scale of their own for each output channel need no such balance. There the range of
 the activation takes the place of the layer that writes it.
 
+A product of a value and its own gate (HardSwish, Swish) does not scale. But ``x * g(x)`` of values
+that are f times as large is ``x * g(x / f)``: one Mul in front of the gate makes it exact. As that
+costs an operator, it is done only with ranges that were observed.
+
 An upper bound (Relu6) does not scale. But where activations were seen, or a BatchNormalization is
 remembered, channels that the bound does not reach are scaled, as far as they stay below it; so the
 Clip remains one. The others stay as they are. The same knowledge keeps the range of each activation
@@ -22,7 +26,7 @@ Source: [dfq], section 4.1; Tengine's DFQ (``tools/quantize/algorithm/quant_dfq.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 import numpy as np
@@ -30,10 +34,13 @@ import onnx_ir as ir
 
 from intact.graph import BatchNorm, Graph
 from intact.graph.batch_norm import recall, remember
+from intact.graph.edit import Editor
+from intact.graph.passes.expand import expand
 from intact.graph.passes.replace import replace_constant
 from intact.improve.channels import Channels, Tensor, remembered_channels
 from intact.improve.layers import Doubles, Layer
 from intact.improve.rewrite.ties import Ids, TiedTensor, Ties
+from intact.ops import functions
 
 _SWEEPS = 30
 """Maximum number of sweeps. Layers that share factors affect each other, so they are repeated."""
@@ -45,6 +52,8 @@ _UNCUT = 1e-4
 """What a bound may take from a channel's power for it to count as unbounded: less than the noise of
 8 bits."""
 
+_GATE = functions.hard_sigmoid
+"""The gate of HardSwish."""
 _TINY = np.finfo(np.float32).tiny
 
 
@@ -58,10 +67,10 @@ def equalize(
     """Equalize the weights of consecutive layers.
 
     This applies to convolutions (also grouped and transposed), Gemm and MatMul with constant
-    weights, through Relu, LeakyRelu, PRelu, pools, Flatten of single pixels, Add, Concat and
-    products with a gate. Shapes, names and order of the nodes do not change; a scaled weight or
-    bias keeps its name. Results differ only by float32 rounding, as long as values lie in the
-    ranges that are given.
+    weights, through Relu, LeakyRelu, PRelu, pools, Flatten of single pixels, Add, Concat,
+    products with a gate, HardSwish and Swish. Shapes, names and order of the nodes do not change,
+    but for a Mul in front of gates; a scaled weight or bias keeps its name. Results differ only by
+    float32 rounding, as long as values lie in the ranges that are given.
 
     Args:
         graph: The graph; not changed.
@@ -80,6 +89,7 @@ class Equalization:
         graph: What `equalize` takes.
         seen: What `equalize` takes.
         per_channel: What `equalize` takes.
+        expanded: Operators that a target has in parts only.
 
     Attributes:
         ties: Which factors there are, by the nodes and tensors of the graph.
@@ -91,8 +101,10 @@ class Equalization:
         seen: Mapping[str, Channels] | None = None,
         *,
         per_channel: bool = False,
+        expanded: Collection[str] = (),
     ) -> None:
         self._graph, self.ties = graph, Ties.of(graph)
+        self._expanded = expanded
         known = remembered_channels(graph, tensors_of(self.ties)) if seen is None else seen
         factors = _Factors(self.ties, known, per_channel=per_channel)
         factors.balance()
@@ -108,14 +120,31 @@ class Equalization:
         if strengths is not None:
             shares = [strengths.get(int(block), 0.0) for block in self.ties.blocks]
             logarithms = logarithms * np.array(shares)
-        copy = self._graph.clone()
+        editor = Editor(self._graph.model)
+        copy = Graph(editor.model)
         for layer in self.ties.layers:
             node = layer.node
             into, out = (
                 _exp(logarithms, ids) for ids in (self.ties.into[node], self.ties.out[node])
             )
             _write(copy.model.graph, copy.node(str(node.name)), layer, 1 / into, out)
-        return Graph(copy.model)
+        is_gated = False
+        for node, ids in self.ties.gates.items():
+            factors = 1 / _exp(logarithms, ids)
+            if (factors != 1.0).any():
+                _scale_gate(editor, editor.nodes_by_name[str(node.name)], factors)
+                is_gated = True
+        if not is_gated:
+            return Graph(editor.model)
+        graph = Graph(editor.finish())
+        # For a target that has it in parts only.
+        return expand(graph, [_GATE.name]) if _GATE.name in self._expanded else graph
+
+    def is_gated(self, block: int) -> bool:
+        """Tell whether the factors of a block cost operators in front of gates."""
+        own = self.ties.blocks == block
+        moved = own & (np.abs(self._logarithms) > 0)
+        return any(moved[ids[ids >= 0]].any() for ids in self.ties.gates.values())
 
 
 def _exp(logarithms: Doubles, ids: Ids) -> Doubles:
@@ -170,6 +199,10 @@ class _Factors:
         for tied in ties.tensors:
             if tied.is_made:
                 self._limit(tied, seen.get(str(tied.value.name)))
+        for node, ids in ties.gates.items():
+            read = node.inputs[0]
+            if read is None or str(read.name) not in seen:
+                self._hold(ids)
         for layer in ties.layers:
             if str(layer.node.outputs[0].name) not in seen:
                 self._limit_to(ties.out[layer.node], np.log(_largest_factors(layer)))
@@ -223,8 +256,11 @@ class _Factors:
                 wrote.add(out, scaled.max(axis=2).reshape(-1))
             elif not layer.is_depthwise:
                 scaled = scaled / np.maximum(scaled.max(axis=2, keepdims=True), _TINY)
-            if not (self._per_channel and layer.is_depthwise):
-                read.add(into, scaled.max(axis=1).reshape(-1))
+            reads = scaled.max(axis=1).reshape(-1)
+            # With a scale of its own a weight of one channel holds any factor: what is read may
+            # have one range in all channels.
+            is_free = self._per_channel and layer.is_depthwise
+            read.add(into, (reads > 0).astype(np.float64) if is_free else reads)
         if self._per_channel:
             for ids, reach in self._ranges:
                 wrote.add(ids, reach * _exp(self.logarithms, ids))
@@ -269,6 +305,24 @@ def _write(graph: ir.Graph, node: ir.Node, layer: Layer, into: Doubles, out: Dou
     norm = recall(node)
     if norm is not None and norm.gamma.size == out.size:
         remember(node, _scale_norm(norm, out))
+
+
+def _scale_gate(editor: Editor, node: ir.Node, factors: Doubles) -> None:
+    """Multiply what a gate reads; a HardSwish becomes the product that it stands for."""
+    (value,) = node.inputs
+    if value is None or value.shape is None:
+        return
+    is_last = len(value.shape) == 2 or value.shape[1] != factors.size
+    shape = (-1,) if is_last else (-1, *[1] * (len(value.shape) - 2))
+    name = f"{node.name}_scale"
+    scale = editor.initializer(f"{name}_factors", factors.astype(np.float32).reshape(shape))
+    read = editor.node("Mul", [value, scale], name, shape=value.shape)
+    if node.op_type != functions.hard_swish.name:
+        node.replace_input_with(0, read)
+        return
+    options = {"alpha": 1 / 6, "beta": 0.5}
+    gate = editor.node(_GATE.name, [read], f"{node.name}_gate", options, shape=value.shape)
+    editor.put_in_place(node, editor.node("Mul", [value, gate], str(node.name), shape=value.shape))
 
 
 def _largest_factors(layer: Layer) -> Doubles:

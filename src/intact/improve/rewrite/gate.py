@@ -33,7 +33,7 @@ from intact.improve.rewrite.absorb import absorb, absorptions
 from intact.improve.rewrite.equalize import Equalization, tensors_of
 from intact.improve.rewrite.smooth import Widths
 from intact.improve.rewrite.ties import Ties
-from intact.limits import CHANCE_DB, HELD_AT_ONCE
+from intact.limits import CHANCE_DB, GATED_DB, HELD_AT_ONCE
 from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.operations import FloatNodes
@@ -94,9 +94,11 @@ class Gate:
         original = whole.graph()
         # One thread each, so that what is kept does not depend on how many there are.
         runs = FloatRuns(original, [(feeds, _count(feeds)) for feeds in held_out], threads=1)
-        found = []
+        found, before = [], _names(self.graph)
         for each in graphs:
-            plan = self._plan(_Part.of(each, nodes).graph(), fit)
+            # What a rewrite adds, it adds to its block.
+            own = {*nodes, *(_names(each) - before)}
+            plan = self._plan(_Part.of(each, own).graph(), fit)
             errors = runs.simulated(plan)
             found.append(errors.mean if errors.decibels else np.nan)
         return found
@@ -145,7 +147,9 @@ def equalize_blocks(
     seen = observe_channels(plan.graph, samples, tensors_of(Ties.of(plan.graph)), threads=threads)
     gate = Gate.of(plan, samples, most, threads)
     per_channel = Widths.of(plan).per_channel
-    return equalize_measured(gate, seen, per_channel=per_channel, report=report)
+    return equalize_measured(
+        gate, seen, per_channel=per_channel, expanded=plan.target.expand, report=report
+    )
 
 
 def absorb_biases(
@@ -178,6 +182,7 @@ def equalize_measured(
     seen: Mapping[str, Channels],
     *,
     per_channel: bool = False,
+    expanded: Collection[str] = (),
     report: Report = unreported,
 ) -> Graph:
     """Equalize the blocks of a graph that lose less so.
@@ -186,10 +191,11 @@ def equalize_measured(
         gate: Measures them.
         seen: What `equalize` takes.
         per_channel: What `equalize` takes.
+        expanded: What `Equalization` takes.
         report: Takes the gain of each block.
     """
     graph = gate.graph
-    equalization = Equalization(graph, seen, per_channel=per_channel)
+    equalization = Equalization(graph, seen, per_channel=per_channel, expanded=expanded)
     ties = equalization.ties
     found: dict[int, float] = {}
     for block in sorted(set(ties.blocks[ties.blocks >= 0].tolist())):
@@ -203,7 +209,9 @@ def equalize_measured(
             continue  # a part of the model that cannot be quantized alone
         # NaN, where nothing could be compared, would count as the largest.
         best = int(np.argmax(np.nan_to_num(after, nan=-np.inf)))
-        kept = bool(after[best] > before + CHANCE_DB)
+        # An operator in front of a gate is to be worth its time.
+        least = GATED_DB if equalization.is_gated(block) else CHANCE_DB
+        kept = bool(after[best] > before + least)
         report(Gain(nodes[-1], before, after[best], kept))
         if kept:
             found[block] = STRENGTHS[best]
@@ -254,6 +262,10 @@ class _Part:
             # Nothing infers shapes here, and a plan goes by them.
             value.shape = None if shape is None else shape.copy()
         return Graph(model)
+
+
+def _names(graph: Graph) -> set[str]:
+    return {str(node.name) for node in graph.nodes}
 
 
 def _first(feeds: Batch, count: int) -> Batch:

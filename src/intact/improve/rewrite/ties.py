@@ -1,8 +1,10 @@
 """Finds which channels of layers must be scaled together, so that no result changes.
 
 Every tensor between layers has one factor a channel. Operators that commute with positive factors
-pass them on; an Add needs the same factor on both sides, and a Concat passes slices. What does not
-commute, and what is shown as an output, holds its channels at 1.
+pass them on; an Add needs the same factor on both sides, and a Concat passes slices. A product of
+a value and its own gate, as HardSwish and ``x * Sigmoid(x)`` are, passes them where the gate reads
+the value without its factors. What does not commute, and what is shown as an output, holds its
+channels at 1.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from intact.graph import Graph, facts, is_constant
 from intact.graph.graph import values_read_inside
 from intact.graph.ops import clamp_bounds
 from intact.improve.layers import Layer
+from intact.ops import functions
+from intact.ops.functions import FUNCTIONS
 from intact.ops.operators import Concat, Pad, Resize
 
 Ids = npt.NDArray[np.int64]
@@ -28,6 +32,8 @@ POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool
 _SPATIAL = POOLS | {"Pad", "Resize"}
 """The same for each channel, of tensors whose channels are axis 1."""
 _SUMS = frozenset({"Add", "Sum", "Concat", "Mul"})
+_GATED = functions.hard_swish.name
+"""A product of a value and its gate in one operator."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class Ties:
         out: The same of its output channels.
         tensors: What lies between layers.
         blocks: A number for each factor: of those that are to be chosen together.
+        gates: The factor of each channel that a gate reads, by its node.
     """
 
     layers: Sequence[Layer]
@@ -68,6 +75,7 @@ class Ties:
     out: Mapping[ir.Node, Ids]
     tensors: Sequence[TiedTensor]
     blocks: Ids
+    gates: Mapping[ir.Node, Ids] = field(default_factory=dict)
 
     @staticmethod
     def of(graph: Graph) -> Ties:
@@ -106,6 +114,7 @@ class _Tracer:
     _held: list[Ids] = field(default_factory=list)
     _bounds: dict[ir.Value, tuple[float, float]] = field(default_factory=dict)
     _joined: list[tuple[int, int]] = field(default_factory=list)
+    _gates: dict[ir.Node, ir.Value] = field(default_factory=dict)
 
     def add(self, node: ir.Node) -> None:
         layer = Layer.of(self.graph, node)
@@ -146,14 +155,33 @@ class _Tracer:
         if facts(node).clamps:
             return self._clip(node, value)
         _, channels, is_last = self.ids[value]
+        is_gate = self._is_gate(node, value)
+        if is_gate or kind == _GATED:
+            self._gates[node] = value
+        if is_gate:  # its only reader is the product, which passes what it multiplies
+            return True
         is_reshape = facts(node).reshapes and drops_ones(value, node.outputs[0], channels)
         is_spatial = kind in _SPATIAL and not is_last
         is_spatial = is_spatial and _keeps_channels(self.graph, node, channels)
-        if not (is_reshape or is_spatial or kind in _ELEMENTWISE):
-            return False
-        self._number(node.outputs[0], channels, is_last=is_last or is_reshape)
-        self._tie(value, node.outputs[0])
-        return True
+        passes = is_reshape or is_spatial or kind in _ELEMENTWISE or kind == _GATED
+        if passes:
+            self._number(node.outputs[0], channels, is_last=is_last or is_reshape)
+            self._tie(value, node.outputs[0])
+        return passes
+
+    def _is_gate(self, node: ir.Node, value: ir.Value) -> bool:
+        """Tell whether all that reads a function of a value multiplies that value with it."""
+        readers = self.graph.consumers(node.outputs[0])
+        return (
+            node.op_type in FUNCTIONS
+            and node.op_type != _GATED
+            and bool(readers)
+            and not node.outputs[0].is_graph_output()
+            and all(
+                reader.op_type == "Mul" and reader.inputs[1 - slot] is value
+                for reader, slot in readers
+            )
+        )
 
     def _clip(self, node: ir.Node, value: ir.Value) -> bool:
         bounds = clamp_bounds(node)
@@ -281,11 +309,14 @@ class _Tracer:
         out = {node: ids_of[node.outputs[0]] for node in self.layers}
         blocks = _between_layers(blocks, list(into.values()), list(out.values()))
         tensors = [self._describe(value, ids) for value, ids in ids_of.items()]
-        return Ties(list(self.layers.values()), into, out, tensors, blocks)
+        gates = {node: ids_of[value] for node, value in self._gates.items()}
+        return Ties(list(self.layers.values()), into, out, tensors, blocks, gates)
 
     def _describe(self, value: ir.Value, ids: Ids) -> TiedTensor:
         producer, readers = value.producer(), self.graph.consumers(value)
-        made = producer in self.layers or (producer is not None and producer.op_type in _SUMS)
+        made = producer in self.layers or (
+            producer is not None and producer.op_type in {*_SUMS, _GATED}
+        )
         bounds = self._bounds.get(value, (-np.inf, np.inf))
         rectified = bool(readers) and all(_rectifies(node) for node, _ in readers)
         return TiedTensor(value, ids, self.ids[value][2], bounds, rectified, made)
