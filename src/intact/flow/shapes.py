@@ -20,6 +20,7 @@ from intact.formats.registry import expressible
 from intact.graph import Graph, facts, normalize
 from intact.graph.fixed_inputs import fix_arrays, fixed_inputs_of
 from intact.graph.passes.input_shapes import Sizes, shown_option
+from intact.ops import MEASURING
 from intact.plan import Note, NoteKind, Overrides
 from intact.plan.preparation import graphs_for
 from intact.recipe import groups, numbers
@@ -299,7 +300,7 @@ def _fix_sizes(model: ir.Model, shapes: dict[str, Sizes]) -> tuple[Graph, dict[s
 
 
 def _computes_sizes(graph: Graph) -> bool:
-    return any(node.op_type in ("Shape", "Size") for node in graph.nodes)
+    return any(node.op_type in MEASURING for node in graph.nodes)
 
 
 def shape_options(shapes: Shapes) -> dict[str, str]:

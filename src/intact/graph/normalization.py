@@ -26,7 +26,6 @@ from intact.graph.passes.canonical import (
     write_zeros_as_pads,
 )
 from intact.graph.passes.constant_nodes import split_constants
-from intact.graph.passes.control_flow import inline_ifs
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import (
     flatten_weights,
@@ -36,7 +35,6 @@ from intact.graph.passes.gemm import (
 )
 from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.lengths import fold_lengths
-from intact.graph.passes.loops import MOST_UNROLLED, unroll_loops, write_sequences
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import drop_whole_axes, remove_no_ops
 from intact.graph.passes.opset_forms import depends_on_opset, write_opset_forms
@@ -44,6 +42,7 @@ from intact.graph.passes.split_heads import split_heads, transpose_heads
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.window_pads import write_pads
+from intact.graph.traversal import bodies
 
 _MOST_ROUNDS = 10
 """Folding enables rules and rules enable folding; three rounds were enough for every model so
@@ -157,18 +156,35 @@ def _refuse_negative_sizes(model: ir.Model) -> None:
                 )
 
 
+def _write_out_bodies(model: ir.Model, unrolled: int) -> tuple[bool, int]:
+    """Write out the branches and turns that are known.
+
+    Args:
+        model: Changed in place.
+        unrolled: The number of nodes that were made of loops before.
+
+    Returns:
+        Whether anything changed, and how many nodes were made of loops.
+    """
+    # Here, as most models have none.
+    from intact.graph.passes.control_flow import inline_ifs
+    from intact.graph.passes.loops import MOST_UNROLLED, unroll_loops, write_sequences
+
+    inlined, more = inline_ifs(model), unroll_loops(model, MOST_UNROLLED - unrolled)
+    return inlined + more + write_sequences(model) > 0, more
+
+
 def _simplify(model: ir.Model) -> None:
     """Fold constants and apply rules until nothing changes."""
     with contextlib.ExitStack() as protection:
         library.remove_unused(model)  # rules skip values that dead nodes read
         library.infer_shapes(model)
         # One sum for all rounds, or each could fill as much again.
-        room, turns, is_protected = MOST_FILLED, MOST_UNROLLED, False
+        room, unrolled, is_protected = MOST_FILLED, 0, False
+        has_bodies = any(next(bodies(node), None) is not None for node in model.graph)
         for _ in range(_MOST_ROUNDS):
-            changed = inline_ifs(model) > 0
-            unrolled = unroll_loops(model, turns)
-            turns -= unrolled
-            changed |= unrolled + write_sequences(model) > 0
+            changed, more = _write_out_bodies(model, unrolled) if has_bodies else (False, 0)
+            unrolled += more
             if changed:
                 write_sums_as_adds(model)
             if not library.is_simple(model):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph import Graph, facts, weight_slot
-from intact.ops.operators import Conv, Gemm
+from intact.ops.operators import Conv, ConvTranspose, Gemm
 
 Doubles = npt.NDArray[np.float64]
 
@@ -87,10 +87,10 @@ class Layer:
         """Reshape a weight to ``[groups, outputs, inputs, taps]``."""
         groups = self.groups
         match self.node.op_type:
-            case "Conv":
+            case Conv.name:
                 outputs, inputs, *kernel = weight.shape
                 return weight.reshape(groups, outputs // groups, inputs, math.prod(kernel))
-            case "ConvTranspose":
+            case ConvTranspose.name:
                 inputs, outputs, *kernel = weight.shape
                 shape = (groups, inputs // groups, outputs, math.prod(kernel))
                 return weight.reshape(shape).transpose(0, 2, 1, 3)
@@ -100,7 +100,7 @@ class Layer:
 
     def lay_out(self, wide: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Lay ``[groups, outputs, inputs, taps]`` out as the weight is stored."""
-        if self.node.op_type == "ConvTranspose":
+        if self.node.op_type == ConvTranspose.name:
             wide = wide.transpose(0, 2, 1, 3)
         elif self.is_dense and not Gemm.of(self.node).transB:
             wide = wide[0, :, :, 0].T

@@ -25,6 +25,9 @@ STORABLE = (*RECURRENT, "Gather")
 """Operators whose constants can be stored as integers while they compute in float: the weights of
 recurrent ones, and the table in which Gather looks up rows."""
 
+MEASURING = ("Shape", "Size")
+"""Operators that tell sizes of tensors."""
+
 DENSE = ("Gemm", "MatMul")
 """Products of matrices."""
 

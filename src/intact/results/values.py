@@ -17,6 +17,7 @@ import onnx_ir as ir
 from intact.errors import PlanError
 from intact.graph import Graph
 from intact.graph.fixed_inputs import Number, fix_inputs, shown_value, takes_one_value
+from intact.ops import MEASURING
 from intact.plan.quantized_graph import QuantizedGraph
 from intact.plan.topology import has_caches_only, has_weights_only
 from intact.results.recipes import open_fed
@@ -50,10 +51,7 @@ def deciding_inputs(graph: Graph) -> tuple[str, ...]:
 def sizes_decide(graph: Graph) -> bool:
     """Tell whether it depends on sizes of tensors (Shape, Size) which branches of If run."""
     producers = (value.producer() for value in _deciding(graph))
-    return any(node is not None and node.op_type in _SIZES for node in producers)
-
-
-_SIZES = ("Shape", "Size")
+    return any(node is not None and node.op_type in MEASURING for node in producers)
 
 
 def _deciding(graph: Graph) -> dict[ir.Value, None]:
@@ -67,7 +65,7 @@ def _deciding(graph: Graph) -> dict[ir.Value, None]:
         seen[value] = None
         node = value.producer()
         # What is behind a Shape or a Size changes only the numbers in the tensor, not its lengths.
-        if node is not None and node.op_type not in _SIZES:
+        if node is not None and node.op_type not in MEASURING:
             pending.extend(node.inputs)
     return seen
 

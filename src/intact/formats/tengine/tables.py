@@ -30,6 +30,7 @@ from intact.formats.tengine.tmfile.scales import dead_channel_notes, zero_scales
 from intact.graph import Graph, Role, constant_array, input_role, input_value, is_constant
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import six_decimals
+from intact.ops.operators import ConvTranspose
 from intact.plan import (
     Note,
     NoteKind,
@@ -42,8 +43,6 @@ from intact.plan.own_scales import own_params, scales_of
 from intact.program.unsupported import UnsupportedNodes
 
 WEIGHTS_FILE, BIASES_FILE = "scale_weight.txt", "scale_bias.txt"
-
-_DECONVOLUTION = "ConvTranspose"
 
 _BITS = 8
 
@@ -189,7 +188,7 @@ def _constants(plan: QuantizedGraph) -> Iterator[_Constant]:
                 # What the tool writes for channels of zeros, where the target asks for its
                 # treatment.
                 scales = np.where(zeros.get(str(node.name), False), 0.0, scales)
-                if node.op_type == _DECONVOLUTION:
+                if node.op_type == ConvTranspose.name:
                     scales = _deconvolution_scales(plan, node, scales, role)
                 yield _Constant(str(point.value.name), role, point.config, scales)
 
@@ -258,7 +257,7 @@ def _notes(plan: QuantizedGraph, activations: _Activations, rows: list[_Row]) ->
             "read as calibration it is a table of int8",
             "calibrate on samples again instead",
         )
-    turned = [str(n.name) for n in plan.graph.nodes if n.op_type == _DECONVOLUTION]
+    turned = [str(n.name) for n in plan.graph.nodes if n.op_type == ConvTranspose.name]
     if turned:
         yield _note(
             f"{WEIGHTS_FILE} and {BIASES_FILE} have a scale for each input channel of "
@@ -334,7 +333,9 @@ def _input_channels(graph: Graph) -> dict[str, int]:
     """Return how many input channels Deconvolutions have, by name of weight and bias."""
     found: dict[str, int] = {}
     for node in graph.nodes:
-        weight = constant_array(input_value(node, 1)) if node.op_type == _DECONVOLUTION else None
+        weight = (
+            constant_array(input_value(node, 1)) if node.op_type == ConvTranspose.name else None
+        )
         if weight is not None:
             found |= {str(value.name): len(weight) for value in node.inputs[1:] if value}
     return found
