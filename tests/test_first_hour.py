@@ -314,6 +314,26 @@ def test_the_file_that_is_named_is_the_one_whose_size_is_told(
 
 
 @pytest.mark.usefixtures("here")
+def test_a_table_of_numbers_becomes_an_array_by_the_line_that_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    saved("rows.onnx", [product], ["N", 3], ["N", 2], np.eye(3, 2, dtype="f"))
+    Path("t.csv").write_text("1,2,3\n4,5,6\n")
+    line = line_of(capfd, *["quantize", "rows.onnx", "--data", "t.csv", "--output", "made"])
+    exec(line.strip().partition("as an array with numpy.save: ")[2], {"numpy": np})
+    assert run(["quantize", "rows.onnx", "--data", "t.npy", "--output", "made"]) == 0
+
+
+@pytest.mark.usefixtures("here")
+def test_a_target_that_is_wrong_is_told_before_a_module_is_exported() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(intact.IntactError, match="did you mean 'tflite-micro'"):
+        # Its export would fail.
+        intact.quantize(torch.nn.Linear(3, 4), torch.zeros(2, 7), target="tflite_micro")
+
+
+@pytest.mark.usefixtures("here")
 def test_pixels_that_go_in_as_they_are_are_named_where_much_is_lost(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
