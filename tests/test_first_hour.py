@@ -145,6 +145,11 @@ MISTAKES = {
     ),
     "model-folder": ("quantize photos --data good.npy --output made", "such as photos/net.onnx"),
     "trees": ("quantize trees.onnx --data good.npy --output made", 'options={"zipmap": False}'),
+    "argument": ("quantize net.onnx photos --output made", "; samples are given with --data"),
+    "flag": ("quantize --model net.onnx --output made", "the model is given without a flag"),
+    "other-flag": (f"{QUANTIZE} good.npy --nodes-to-exclude a", "here it is called --keep-float"),
+    "other-search": ("search net.onnx --trials 5", "here it is called --budget"),
+    "subcommand": ("targets tflite", "write `intact targets show tflite`"),
     "tree": ("quantize tree.onnx --data good.npy --output made", "there is nothing to quantize"),
     "channels": (f"{QUANTIZE} gray.npy --mean 1,2,3", "input 'x' has 1 channels in the data"),
     "deployed": ("evaluate out/model.int8.onnx --data good.npy", "; give out\n"),
@@ -311,6 +316,26 @@ def test_the_file_that_is_named_is_the_one_whose_size_is_told(
     assert str(Path("made/model.xml")) in capfd.readouterr().out.split()
     size = sum(Path(f"made/model.{each}").stat().st_size for each in ("xml", "bin"))
     assert intact.load_result("made").sizes()[1] == size
+
+
+@pytest.mark.usefixtures("here")
+def test_a_table_of_numbers_becomes_an_array_by_the_line_that_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    saved("rows.onnx", [product], ["N", 3], ["N", 2], np.eye(3, 2, dtype="f"))
+    Path("t.csv").write_text("1,2,3\n4,5,6\n")
+    line = line_of(capfd, *["quantize", "rows.onnx", "--data", "t.csv", "--output", "made"])
+    exec(line.strip().partition("as an array with numpy.save: ")[2], {"numpy": np})
+    assert run(["quantize", "rows.onnx", "--data", "t.npy", "--output", "made"]) == 0
+
+
+@pytest.mark.usefixtures("here")
+def test_a_target_that_is_wrong_is_told_before_a_module_is_exported() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(intact.IntactError, match="did you mean 'tflite-micro'"):
+        # Its export would fail.
+        intact.quantize(torch.nn.Linear(3, 4), torch.zeros(2, 7), target="tflite_micro")
 
 
 @pytest.mark.usefixtures("here")

@@ -163,3 +163,6 @@ VERIFIED = 64
 """Compared by `verify` with the runtime."""
 INSPECTED = 64
 """That the errors of layers are accumulated over."""
+REPORTED_ELEMENTS = 1 << 28
+"""Elements of activations that a report compares, of all samples: there are as few samples as keep
+below that, 8 at least. One of a vision transformer of 22 million weights has 15 million."""

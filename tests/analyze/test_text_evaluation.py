@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from onnx import TensorProto
 
 import intact
 from intact.analyze.evaluation.evaluate import evaluate_result
@@ -23,6 +24,7 @@ from intact.analyze.evaluation.text import CosineFigures, PerplexityFigures, Tex
 from intact.data.sources import Reading, open_samples
 from intact.errors import UsageError
 from intact.results.result import Result
+from tests.models import ModelBuilder
 from tests.statistics import log_softmax, spearman, students_interval
 from tests.texts import DECODER, tiny_decoder, tiny_encoder
 
@@ -214,3 +216,15 @@ def test_shards_give_the_figures_of_the_whole(name: str, request: pytest.Fixture
     parts[0].join(parts[1])
     assert parts[0].text is not None
     assert parts[0].text.figures() == whole.text
+
+
+def test_few_scores_for_each_token_are_no_vectors_of_sentences() -> None:
+    b = ModelBuilder()
+    ids = b.input("input_ids", ["N", "S"], TensorProto.INT64)
+    table = b.constant(b.random.normal(size=(50, 16)).astype(np.float32))
+    tags = b.node("MatMul", b.node("Gather", table, ids), b.weight(16, 3))
+    b.output(tags, ["N", "S", 3])
+    model = b.build()
+    data = {"input_ids": np.random.default_rng(0).integers(0, 50, (16, 12))}
+    found = intact.evaluate(intact.quantize(model, data), data)
+    assert found.text is None

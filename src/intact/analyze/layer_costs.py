@@ -30,7 +30,7 @@ MOST_RUNS = 512
 """Times that the float model runs one sample: the samples are fewer where layers are many."""
 FEWEST = 2
 """Samples at least."""
-_MOST_LAYERS = 128
+MOST_LAYERS = 128
 """Layers that are measured where there are more: those with the most noise of their own."""
 _SHARES = (0.5, 0.9, 0.99)
 """Shares of the costs that sets of layers are responsible for."""
@@ -130,6 +130,7 @@ def layer_costs(
     forced: TeacherForced | None = None,
     floats: FloatModel | None = None,
     threads: int = 0,
+    most: int = MOST_LAYERS,
 ) -> LayerCosts:
     """Measure what each layer costs, with its weights, what it reads and its result quantized.
 
@@ -139,6 +140,8 @@ def layer_costs(
         forced: Runs its layers by themselves; made where it is not given.
         floats: The float model with the tensors that layers read; made where it is not given.
         threads: Batches that run side by side; 0 takes all cores, four at most.
+        most: Layers that are measured where there are more: those with the most noise of their own;
+            `MOST_LAYERS` at most.
 
     Raises:
         PlanError: An end has no scale yet.
@@ -150,8 +153,9 @@ def layer_costs(
     # The time grows with layers times samples: the product is bounded, and not one of both.
     few = runs.first(min(max(MOST_RUNS // len(forced.places), FEWEST), len(runs)))
     tensors = [place.tensor for place in forced.places]
-    if len(tensors) > _MOST_LAYERS:
-        tensors = _noisiest(forced, floats, few.batches[0])
+    most = min(most, MOST_LAYERS)
+    if len(tensors) > most:
+        tensors = _noisiest(forced, floats, few.batches[0], most)
     pieces = FloatPieces(plan.graph, tensors)
     total: dict[str, Errors] = {}
     for feeds, real in few.batches:  # the results of one batch at a time are in memory
@@ -203,7 +207,9 @@ def read_tensors(plan: QuantizedGraph, places: Collection[ComparedPoint]) -> lis
     return list(dict.fromkeys((*outputs, *computed, *(place.tensor for place in places))))
 
 
-def _noisiest(forced: TeacherForced, floats: FloatModel, batch: tuple[Batch, int]) -> list[str]:
+def _noisiest(
+    forced: TeacherForced, floats: FloatModel, batch: tuple[Batch, int], most: int
+) -> list[str]:
     """Return the layers with the least signal to noise of their own, in their order."""
     feeds, real = batch
     levels: dict[str, float] = {}
@@ -212,7 +218,7 @@ def _noisiest(forced: TeacherForced, floats: FloatModel, batch: tuple[Batch, int
         sums = ChannelErrorSums()
         sums.add(part.reference, part.quantized)
         levels[place.tensor] = -MOST_DB if math.isnan(sums.sqnr_db) else sums.sqnr_db
-    chosen = set(sorted(levels, key=lambda name: levels[name])[:_MOST_LAYERS])
+    chosen = set(sorted(levels, key=lambda name: levels[name])[:most])
     return [name for name in levels if name in chosen]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from intact._text import finite
 from intact.analyze.errors import layer_results
-from intact.analyze.layer_costs import LayerCosts, layer_costs, read_tensors
+from intact.analyze.layer_costs import FEWEST, LayerCosts, layer_costs, read_tensors
 from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide, workers
 from intact.analyze.teacher import OwnResult, TeacherForced
 from intact.calibrate.outputs import FloatRuns
@@ -38,6 +38,10 @@ _AT_ONCE = 2
 """How many of these are run at once where activations are large."""
 _IN_CACHE = 1 << 22
 """Elements of activations that are worth one batch: 16 MiB."""
+_COSTED = 3 << 29
+"""Elements of activations that are run, about, for costs of layers that nothing else asks for."""
+_FEWEST_LAYERS = 16
+"""Layers whose costs are measured in any case, those with the most noise of their own."""
 _BINS = 64
 
 
@@ -158,7 +162,10 @@ def model_errors(
     own = _own_errors(forced, floats, samples, _OWN if is_small else _AT_ONCE)
     if costs is None:
         runs = FloatRuns(plan.graph, _kept(samples, _OWN), threads=workers(threads))
-        costs = layer_costs(plan, runs, forced=forced, floats=floats, threads=threads)
+        # Nobody looked for a loss: what follows is the order of a table, and colours.
+        elements = _elements(plan.graph, forced.tensors)
+        many = max(_COSTED // max(FEWEST * elements, 1), _FEWEST_LAYERS)
+        costs = layer_costs(plan, runs, forced=forced, floats=floats, threads=threads, most=many)
     both = SideBySide(plan, (*own, *outputs), threads=threads, integers=False, floats=floats)
     points = {point.end: point for point in quantization_points(plan)}
     bins = {place: _bins(points[place.end]) for place in both.places if place.end}

@@ -99,14 +99,27 @@ def _run(given: Sequence[str], phases: Phases) -> int:
         if not said.endswith("..."):  # a list that goes on keeps its dots
             said = said.rstrip(".")
         if isinstance(error, click.NoSuchOption):
-            said = _of_others(error.option_name) or said
+            said = _of_others(error.option_name, where) or said
+        elif "unexpected extra argument" in said and where is not None and _takes(where, "--data"):
+            said += "; samples are given with --data"
         return _complain(f"{said}; see `{command} --help`", WRONG_USE)
 
 
-def _of_others(flag: str) -> str:
-    """Say that a command does not have a flag, where others do; "" where none does."""
-    from intact.recipe.commands import RECIPES, flags_of
+def _takes(where: click.Context, flag: str) -> bool:
+    return any(flag in each.opts for each in where.command.params)
 
+
+def _of_others(flag: str, where: click.Context | None) -> str:
+    """Say that a flag is one of another command or tool, or of an argument; "" where it is none."""
+    from intact.recipe.commands import RECIPES, flags_of
+    from intact.recipe.declare import ELSEWHERE
+
+    for each in () if where is None else where.command.params:
+        if isinstance(each, click.Argument) and f"--{each.name}" == flag:
+            return f"{flag}: the {each.name} is given without a flag"
+    here = ELSEWHERE.get(flag.removeprefix("--").replace("-", "_"), "").replace("_", "-")
+    if here and where is not None and _takes(where, f"--{here}"):
+        return f"no option {flag}; here it is called --{here}"
     owners = [f"`intact {name}`" for name, recipe in RECIPES.items() if flag in flags_of(recipe)]
     return f"{flag} is an option of {', '.join(owners)} only" if owners else ""
 
@@ -281,6 +294,8 @@ class Application(click.Group):
         # A flag in the place of a command is left to click, which names the flag.
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             hint = nearest(args[0], self.commands)
+            if len(self.commands) == 1:
+                hint = f"write `{ctx.command_path} {next(iter(self.commands))} {args[0]}`"
             raise click.UsageError(f"no command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 

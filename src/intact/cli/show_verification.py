@@ -97,8 +97,11 @@ def _one(found: Verification, *, alone: bool) -> None:
     _layouts(found.layers)
     if found.no_engine:
         say(f"[yellow]not compared with the integer engine: {escape(found.no_engine)}[/]")
+    reasons: dict[str, list[str]] = {}
     for name, reason in found.in_float.items():
-        say(f"[yellow]in float[/] {escape(name)}: {escape(reason)}")
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        say(f"[yellow]in float[/] {escape(first_names(names))}: {escape(reason)}")
     _not_compared(found.not_compared)
     overflows({o.step: (o.overflows, o.sums, o.largest, o.limit) for o in found.overflows})
     for line in found.not_simulated if found.simulation else ():

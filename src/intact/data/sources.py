@@ -119,6 +119,9 @@ def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str
 def _remedy_for_other(path: Path) -> str:
     """Say how to give what a file of another kind holds."""
     write = "write its samples with numpy.savez, or give a function that yields them"
+    if path.suffix.lower() == ".csv":
+        read = f"numpy.loadtxt({str(path)!r}, 'f', delimiter=',', ndmin=2)"
+        return f"{_TABLE}: numpy.save({str(path.with_suffix('.npy'))!r}, {read})"
     return _OTHERS.get(path.suffix.lower(), write)
 
 

@@ -59,10 +59,9 @@ def quantize(options: QuantizeOptions) -> Result:
         IntactError: The model, the data or an option is wrong, or the result cannot be written.
     """
     begin(options.progress, "reading the model")
+    _refuse_before_export(options, [] if options.target is None else [options.target])
     options = with_onnx_model(options)
     target = default_target(options.model) if options.target is None else options.target
-    if options.output is not None:
-        check_output(Path(options.output))
     (result,) = results_for(options, [target]).values()
     if options.output is not None:
         begin(options.progress, "writing")
@@ -77,9 +76,8 @@ def quantize_for(options: QuantizeForOptions) -> Results:
         IntactError: See `quantize`; or every target refuses. Nothing is written then.
     """
     begin(options.progress, "reading the model")
+    _refuse_before_export(options, options.targets)
     options = with_onnx_model(options)
-    if options.output is not None:
-        check_output(Path(options.output))
     refusals = Refusals()
     results = Results(results_for(options, options.targets, refusals), refusals.errors)
     if not results:
@@ -90,6 +88,16 @@ def quantize_for(options: QuantizeForOptions) -> Results:
         begin(options.progress, "writing")
         save_several(results, Path(options.output), recipe)
     return results
+
+
+def _refuse_before_export(
+    options: QuantizeOptions | QuantizeForOptions, targets: Sequence[TargetSource]
+) -> None:
+    """Refuse a wrong folder or target before a module of torch is exported, which takes seconds."""
+    if options.output is not None:
+        check_output(Path(options.output))
+    for each in targets:
+        target_of(each)
 
 
 def results_for(

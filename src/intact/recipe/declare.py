@@ -306,7 +306,7 @@ def _declared_in(group: type[Options], section: str) -> Iterator[Option]:
         )
 
 
-_ELSEWHERE = {
+ELSEWHERE = {
     **dict.fromkeys(("trials", "n_trials", "num_trials", "max_trials"), "budget"),
     **dict.fromkeys(
         ("calibration_data", "calibration_dataset", "calib_data", "dataset", "dataloader"), "data"
@@ -387,7 +387,7 @@ def _refuse_unknown(name: str, recipe: Any, given: Mapping[str, object]) -> None
             from intact.errors import nearest
 
             message = f"{name}() got an unexpected keyword argument {each!r}; "
-            elsewhere = _ELSEWHERE.get(each)
+            elsewhere = ELSEWHERE.get(each)
             if elsewhere in known:
                 raise TypeError(f"{message}here it is called {elsewhere!r}")
             raise TypeError(message + nearest(each, known, listed_by=f"help(intact.{name})"))

@@ -118,7 +118,7 @@ def test_costs_are_ranked_by_the_output_that_loses() -> None:
 def test_more_layers_than_are_measured_leave_out_the_quietest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("intact.analyze.layer_costs._MOST_LAYERS", 2)
+    monkeypatch.setattr("intact.analyze.layer_costs.MOST_LAYERS", 2)
     plan = quantized(tmp_path, 1, bits={"conv3.weight": 2}).plan
     samples = open_samples(tmp_path / "test.npz", plan.graph)
     found = layer_costs(plan, first_runs(plan, samples), threads=1)

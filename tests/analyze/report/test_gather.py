@@ -304,3 +304,20 @@ def test_a_report_is_a_line_where_it_is_printed(folder: Path) -> None:
     found = intact.report(folder, leave_out=["errors", "diagnosis", "verification"])
     assert repr(found).startswith("Report(")
     assert len(repr(found)) < 400
+
+
+def test_large_activations_are_compared_on_few_samples(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intact.analyze.report.gather.REPORTED_ELEMENTS", 1)
+    monkeypatch.setattr("intact.analyze.layers._COSTED", 1)
+    monkeypatch.setattr("intact.analyze.layers._FEWEST_LAYERS", 1)
+    place = tmp_path / "page.html"
+    found = intact.report(folder, samples(64), output=place, leave_out=["diagnosis"])
+    assert found.samples == 8
+    assert [each.samples for each in found.verified] == [8]
+    alone = [each.errors.alone for each in found.network.nodes if each.errors is not None]
+    assert len(alone) == 2
+    assert sum(isinstance(each, float) for each in alone) == 1
+    assert found.accuracy is not None
+    assert found.accuracy.samples == 64  # which is of all samples

@@ -90,7 +90,7 @@ def _are_pixels(array: npt.NDArray[Any]) -> bool:
     """Tell whether an input of floats has images of whole numbers up to 255."""
     from intact.analyze.diagnose.preparations import channel_axis  # looked at where much is lost
 
-    if array.dtype != np.float32 or channel_axis(array.shape) is None:
+    if array.dtype != np.float32 or not array.size or channel_axis(array.shape) is None:
         return False
     is_whole = bool((array == np.rint(array)).all())
     return is_whole and array.min() >= 0 and _BRIGHT < array.max() <= 255

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact.analyze.evaluation.generation import PROMPTS, GenerationFigures, generate
 from intact.data.batching import Batch
@@ -36,6 +37,8 @@ _MOST_PAIRED = 1000
 """Sentences whose pairs are compared: half a million pairs."""
 _LOGITS_AHEAD = 2
 """Tokens that a window must have: one to predict another."""
+_FEWEST_NUMBERS = 8
+"""Numbers of a vector, at least: fewer for each token are scores of a tagger's labels."""
 _ALIKE = 1e-3
 """Difference of scores, in units of the largest, that the order of float sums may make."""
 
@@ -179,7 +182,7 @@ class TextScores:
         if inputs is None:
             return None
         # Scores of classes have rank 2 as well.
-        is_vector = rank == 3 or (rank == 2 and "embed" in name.lower())
+        is_vector = (rank == 3 and not _has_few(output)) or (rank == 2 and "embed" in name.lower())
         kind = asked or (TextMetric.PERPLEXITY if inputs.logits else TextMetric.COSINE)
         if asked is None and kind is TextMetric.COSINE and not is_vector:
             return None
@@ -253,6 +256,12 @@ class TextScores:
         if mask is None:
             return np.ones(tokens.shape, np.bool_)
         return np.asarray(mask[:, -tokens.shape[1] :] != 0)  # what is before are caches
+
+
+def _has_few(output: ir.Value) -> bool:
+    """Tell whether an output has so few numbers for each token that these are scores of labels."""
+    last = None if output.shape is None else output.shape[-1]
+    return isinstance(last, int) and last < _FEWEST_NUMBERS
 
 
 def _window_losses(

@@ -23,7 +23,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 _SHOWN = PICTURES // 2
 """Pictures that are shown: they are larger than those of a contact sheet."""
 _LOOKED_AT = 4 * PICTURES
-"""Pictures from which these are chosen."""
+"""Pictures, the first, from which these are chosen."""
 _BOXES = 20
 """Boxes of each model in a picture, the best: more hide it."""
 
@@ -63,7 +63,7 @@ class FoundBoxes:
 
     def watch(self, feeds: Batch, want: Arrays, have: Arrays, count: int) -> None:
         """Take what both models gave for a batch, of which so many samples are real."""
-        if not self._reads or len(self._seen) >= _LOOKED_AT:
+        if not self._reads or self._count >= _LOOKED_AT:
             return
         pairs = self._read(want, have, sample_count(feeds), count)
         self._reads = pairs is not None

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from intact import __version__
 from intact._files import write_whole
+from intact.analyze.diagnose.evidence import DIAGNOSED
 from intact.analyze.diagnose.findings import CAUSES, Finding
 from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
@@ -25,13 +26,20 @@ from intact.analyze.report.page import page_of
 from intact.analyze.report.pictures import Answers, pictures_of
 from intact.analyze.report.summary import boxes_of, caption_of, options_of_recipe, summary_of
 from intact.analyze.verdict import Measured, Verdict, verdict
+from intact.calibrate.choice import elements_of
 from intact.data.progress import begin
 from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError, nearest
 from intact.formats.base.comparison import Totals
 from intact.formats.base.report import Verification
 from intact.formats.registry import ONNX_QDQ
-from intact.limits import DRAWN, EVALUATED_AT_ONCE
+from intact.limits import (
+    DRAWN,
+    EVALUATED_AT_ONCE,
+    INSPECTED,
+    REPORTED_ELEMENTS,
+    VERIFIED,
+)
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import COMMAND, RECIPE
 from intact.recipe.reports import (
@@ -220,10 +228,19 @@ class _Parts:
         options, result = self._options, self._result
         begin(options.progress, "measuring the errors of layers")
         if options.data is None:
-            samples = result.draw_samples(DRAWN)
+            samples = result.draw_samples(min(DRAWN, self._most()))
         else:
             samples = open_for_result(options, options.data, result, limit=options.samples)
-        return model_errors(result.plan, samples, costs=self._costs, threads=options.threads)
+        most = min(INSPECTED, self._most())
+        return model_errors(
+            result.plan, samples, most=most, costs=self._costs, threads=options.threads
+        )
+
+    def _most(self) -> int:
+        """Return how many samples are compared layer by layer, where each takes seconds."""
+        statistics = self._result.statistics
+        elements = 0 if statistics is None else elements_of(statistics)
+        return max(REPORTED_ELEMENTS // max(elements, 1), DIAGNOSED)
 
     def findings(self) -> tuple[figures.Finding, ...]:
         """Diagnose."""
@@ -282,7 +299,8 @@ class _Parts:
         """Run what was deployed in its runtime, and compare the integers."""
         from intact.analyze.verification.verify import verify_all
 
-        found = verify_all(self._taken(VerifyAllOptions, samples=None))
+        samples = self._most() if self._most() < VERIFIED else None
+        found = verify_all(self._taken(VerifyAllOptions, samples=samples))
         return tuple(map(_verified, found))
 
     def _taken(self, kind: type[O], **others: Any) -> O:
