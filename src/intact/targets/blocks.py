@@ -63,7 +63,8 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         sizes: How many neighbours a block may have, the usual number first.
         symmetric: Whether blocks have no zero point unless asked for.
         zero_points: Whether blocks may have zero points.
-        float_zero_points: Whether they may lie between the codes, as files of others have them.
+        float_zero_points: Widths whose zero points may lie between the codes, as files of others
+            have them.
         signed_scales: Whether scales may be negative. A symmetric block then uses its lowest code
             for the value of largest magnitude.
         scale_type: The type of scales.
@@ -78,7 +79,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sizes: tuple[int, ...]
     symmetric: bool = True
     zero_points: bool = True
-    float_zero_points: bool = False
+    float_zero_points: tuple[int, ...] = ()
     signed_scales: bool = False
     scale_type: ScaleType = ScaleType.FLOAT32
     tables: bool = True
@@ -87,10 +88,12 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dynamic: BlockActivations | None = None
     reason: str
 
-    @property
-    def holds_between(self) -> bool:
-        """Whether a zero point may lie between the codes; that of DequantizeLinear is a code."""
-        return self.float_zero_points and self.form is BlockForm.FUSED
+    def holds_between(self, bits: int) -> bool:
+        """Tell whether zero points of a width may lie between the codes.
+
+        Those of DequantizeLinear are codes.
+        """
+        return bits in self.float_zero_points and self.form is BlockForm.FUSED
 
     def stored_bits(self, bits: int) -> int:
         """Return the width in which codes are stored.

@@ -101,14 +101,14 @@ def in_blocks(
     return made if blocks.dynamic is None else _dynamic(made, blocks.dynamic, scheme)
 
 
-def able_in_blocks(target: Target, *, between: bool = False) -> str:
+def able_in_blocks(target: Target, *, between: int | None = None) -> str:
     """Name the shipped targets that have weights in blocks: of the same formats, if there are.
 
     Those that extend one of them are left out.
 
     Args:
         target: What has none.
-        between: Only those whose zero points may lie between the codes.
+        between: Only those whose zero points may lie between codes of that width.
     """
     from intact.targets.load import load_target, target_names  # for an error alone
 
@@ -116,7 +116,7 @@ def able_in_blocks(target: Target, *, between: bool = False) -> str:
     names = {
         each.name
         for each in known
-        if each.blocks is not None and (each.blocks.holds_between or not between)
+        if each.blocks is not None and (between is None or each.blocks.holds_between(between))
     }
     able = [each for each in known if each.name in names and each.extends not in names]
     alike = [each for each in able if each.formats == target.formats]

@@ -89,10 +89,10 @@ def _check_blocks(target: Target, file: str) -> None:
             f"{file}: [blocks] symmetric is false, and zero_points too",
             remedy="set one of them to true",
         )
-    if blocks.float_zero_points and not blocks.zero_points:
+    if not set(blocks.float_zero_points) <= (set(blocks.bits) if blocks.zero_points else set()):
         raise TargetError(
-            f"{file}: [blocks] zero_points is false, float_zero_points is true",
-            remedy="set zero_points to true, or leave float_zero_points out",
+            f"{file}: [blocks] float_zero_points is {list(blocks.float_zero_points)}",
+            remedy="list some of bits, or leave it out where zero_points is false",
         )
 
 

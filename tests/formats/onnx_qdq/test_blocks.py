@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import intact
 from intact.config import PerBlock, PerRow, QuantState
-from intact.errors import ExportError, ModelError
+from intact.errors import ExportError, ModelError, TargetError
 from intact.formats.base.report import Verification
 from intact.formats.onnx_qdq.read import is_quantized, read_qdq
 from intact.graph import load_model
@@ -333,14 +333,39 @@ def test_encodings_refuse_blocks_by_name() -> None:
 @pytest.mark.parametrize("name", ["tensorrt", "ncnn"])
 def test_zero_points_between_codes_are_refused_where_a_target_has_none(name: str) -> None:
     model = foreign(zeros=np.full((6, 2), 7.5, np.float32))
-    with pytest.raises(ModelError, match=f"its zero points are floats, which {name}") as found:
+    with pytest.raises(
+        ModelError, match=f"zero points of 4 bits are floats, which {name}"
+    ) as found:
         read(model, load_target(name))
     assert found.value.remedy.startswith("give target onnxruntime or openvino, or quantize")
 
 
-def test_zero_points_between_codes_go_to_openvino() -> None:
+def with_bytes() -> onnx.ModelProto:
+    """Of 8 bits, which ONNX Runtime refuses itself."""
+    codes = np.random.default_rng(0).integers(0, 256, (6, 2, 32)).astype(np.uint8)
+    zeros = np.array([[127.3, 0.1]] * 6, np.float32)
+    return foreign(zeros=zeros, scales=SCALES / 99, K=64, bits=8, codes=codes)
+
+
+@pytest.mark.parametrize("rule", ["zero_points = false\n", "float_zero_points = [3]\n"])
+def test_a_target_has_floats_between_the_codes_that_it_has(tmp_path: Path, rule: str) -> None:
+    source = 'extends = "onnxruntime"\nformat = 2\nname = "odd"\n[blocks]\n'
+    with pytest.raises(TargetError, match=r"\[blocks\] float_zero_points is"):
+        own_target(tmp_path, rule, header=source)
+
+
+def test_zero_points_between_bytes_are_refused_as_the_runtime_does() -> None:
+    with pytest.raises(ModelError, match="zero points of 8 bits are floats") as found:
+        read(with_bytes())
+    assert found.value.remedy.startswith("give target openvino, or")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_zero_points_between_codes_go_to_openvino(bits: int) -> None:
     pytest.importorskip("openvino")
-    model = foreign(zeros=np.array([[7.3, 0.1]] * 6, np.float32), scales=SCALES / 7, K=64)
+    model = with_bytes()
+    if bits == 4:
+        model = foreign(zeros=np.array([[7.3, 0.1]] * 6, np.float32), scales=SCALES / 7, K=64)
     inputs = {"x": np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)}
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 64
     result = intact.read_quantized(model, target="openvino")

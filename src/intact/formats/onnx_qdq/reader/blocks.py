@@ -137,12 +137,13 @@ class _Lift:
         level = integer_attribute(node, "accuracy_level", 0)
         weight = packed(node, rows, length, bits, size, data=1).turned()
         blocks = self._target.blocks
-        if weight.parameters.lies_between and not (blocks is not None and blocks.holds_between):
+        holds = blocks is not None and blocks.holds_between(bits)
+        if weight.parameters.lies_between and not holds:
+            able = able_in_blocks(self._target, between=bits)
             raise unreadable(
                 node,
-                f"its zero points are floats, which {self._target.name} does not have",
-                f"give --target {able_in_blocks(self._target, between=True)}, "
-                "or quantize the float model",
+                f"zero points of {bits} bits are floats, which {self._target.name} does not have",
+                f"give --target {able}, or quantize the float model",
             )
         constant = self._constant(node, weight, 1)
         bias = input_value(node, 5)
