@@ -82,6 +82,16 @@ def test_what_is_no_list_of_boxes_is_judged_as_before(shape: tuple[int, ...]) ->
     assert metric is None or not metric.reads(outputs)
 
 
+def test_images_of_any_size_are_images() -> None:
+    build = ModelBuilder()
+    x = build.conv(build.input("x", ["n", 3, "rows", "columns"]), 3, 6)
+    build.node("Reshape", x, build.ints(0, 6, -1), out="y")
+    build.output("y", ["n", 6, "places"])
+    metric = DetectionMetric.of_model(normalize(build.build()))
+    assert metric is not None
+    assert metric.size is None
+
+
 def chosen(graph: Graph, weight_bits: int) -> Choice:
     feeds = {"x": np.random.default_rng(0).normal(size=(16, 1, 4, 4)).astype(np.float32)}
     target = load_target("onnxruntime")
