@@ -118,6 +118,16 @@ def test_boxes_and_scores_in_one_output_are_not_judged_by_the_decibels_of_boxes(
     assert "decibels of boxes" in str(found.verdict)
 
 
+def test_images_of_any_size_are_images() -> None:
+    build = ModelBuilder()
+    x = build.conv(build.input("x", ["n", 3, "rows", "columns"]), 3, 6)
+    build.node("Reshape", x, build.ints(0, 6, -1), out="y")
+    build.output("y", ["n", 6, "places"])
+    metric = DetectionMetric.of_model(normalize(build.build()))
+    assert metric is not None
+    assert metric.size is None
+
+
 def chosen(graph: Graph, weight_bits: int) -> Choice:
     feeds = {"x": np.random.default_rng(0).normal(size=(16, 1, 4, 4)).astype(np.float32)}
     target = load_target("onnxruntime")

@@ -40,6 +40,8 @@ _FORMS = {
     "xywh": "corner_size",
 }
 _WORDS = tuple(f":{form}" for form in _FORMS)
+_CHANNELS = {1, 3}
+"""Of images."""
 _SURE = 0.99
 """Share of boxes whose numbers are corners in order, if they are corners."""
 
@@ -108,7 +110,7 @@ class DetectionMetric(Metric):
         Returns:
             Bound to the model; None for other models, and where the shapes leave a choice.
         """
-        if _image_size(graph) is None:
+        if not _has_image(graph):
             return None
         try:
             found = DetectionMetric.of_outputs().bound(graph)
@@ -321,14 +323,28 @@ def _share(hits: npt.NDArray[Any], counts: npt.NDArray[Any], *, missing: bool) -
     return 100 * (1 - part if missing else part)
 
 
-def _image_size(graph: Graph) -> tuple[int, int] | None:
-    """Return rows and columns of the only input of rank 4; None where there is none."""
-    shapes = [value.shape for value in graph.inputs if value.shape is not None]
+def _image_shape(graph: Graph) -> list[Any] | None:
+    """Return the shape of the only input of rank 4; None where there is none."""
+    shapes = [list(value.shape) for value in graph.inputs if value.shape is not None]
     images = [shape for shape in shapes if len(shape) == 4]
-    if len(images) != 1:
+    return images[0] if len(images) == 1 else None
+
+
+def _has_image(graph: Graph) -> bool:
+    """Tell whether there is one, of rows and columns that are known, or of any."""
+    shape = _image_shape(graph)
+    is_coloured = shape is not None and bool(_CHANNELS.intersection((shape[1], shape[3])))
+    return is_coloured or _image_size(graph) is not None
+
+
+def _image_size(graph: Graph) -> tuple[int, int] | None:
+    """Return rows and columns of the image; None where there is none, or they may be any."""
+    shape = _image_shape(graph)
+    if shape is None:
         return None
-    sizes = [each if isinstance(each, int) else 0 for each in images[0]]
-    rows, columns = sizes[1:3] if sizes[3] in (1, 3) and sizes[1] not in (1, 3) else sizes[2:4]
+    sizes = [each if isinstance(each, int) else 0 for each in shape]
+    is_last = sizes[3] in _CHANNELS and sizes[1] not in _CHANNELS
+    rows, columns = sizes[1:3] if is_last else sizes[2:4]
     return (rows, columns) if rows and columns else None
 
 
