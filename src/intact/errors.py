@@ -39,8 +39,11 @@ FLAGS: dict[str, str] = {}
 """Flags and the Python names of their options, as `intact.recipe` declares them; for other flags
 the name is the flag's with underscores."""
 
-_COMMAND = re.compile(r"\bintact [a-z][a-z-]* [^;]*")
-"""A command stays one: its flags are none of Python's words."""
+_COMMAND = re.compile(
+    r"\bintact (?:compare|convert-ranges|diagnose|evaluate|export|import|inspect|quantize|report|run"
+    r"|search|targets|train|verify) [^;]*"
+)
+"""A command stays one: its flags are none of Python's words. Sentences may begin with our name."""
 _FLAG = re.compile(r"(?<![^\s(;,])--([a-z]+(?:-[a-z]+)*)(?![\w=/.-])")
 
 _LONGEST = 900
@@ -168,6 +171,8 @@ def python_words(text: str) -> str:
     "max_memory 'x'; give samples with data"
     >>> python_words("no --output; make one: intact quantize MODEL --output out")
     'no output; make one: intact quantize MODEL --output out'
+    >>> python_words("intact writes no open lengths: give --input-shape")
+    'intact writes no open lengths: give input_shape'
     """
     commands = [*_COMMAND.findall(text), ""]
     parts = [_FLAG.sub(_python_word, part) for part in _COMMAND.split(text)]

@@ -95,7 +95,7 @@ def test_other_widths_are_refused(bits: int) -> None:
         (Overrides(keep_float=("conv",)), "did you mean 'Conv'"),
         (Overrides(bits={"secnod.weight": 4}), "did you mean 'second'"),
         (Overrides(bits={"ad": 4}), "did you mean 'add'"),
-        (Overrides(bits={"first.input[x]": 4}), "no such node or op type; known: Add, Conv"),
+        (Overrides(bits={"first.input[x]": 4}), "no such node or op type; did you mean 'first'"),
     ],
 )
 def test_a_name_that_does_not_exist_gets_the_nearest(overrides: Overrides, expected: str) -> None:

@@ -274,8 +274,14 @@ def test_a_loop_body_reads_the_quantized_value(tmp_path: Path) -> None:
     b.outputs.clear()
     info = onnx.helper.make_tensor_value_info
     node = onnx.helper.make_node
+    far = b.constant(np.array(1e30, np.float32))
     body = onnx.helper.make_graph(
-        [node("Add", ["carry", "y"], ["next"], name="inside"), node("Identity", ["go"], ["on"])],
+        [
+            node("Add", ["carry", "y"], ["next"], name="inside"),
+            # Data decide, or the turns would be written out.
+            node("ReduceMax", ["next"], ["most"], keepdims=0),
+            node("Less", ["most", far], ["on"]),
+        ],
         "body",
         [info("i", 7, []), info("go", 9, []), info("carry", 1, None)],
         [info("on", 9, []), info("next", 1, None)],
