@@ -40,8 +40,8 @@ FLAGS: dict[str, str] = {}
 the name is the flag's with underscores."""
 
 _COMMAND = re.compile(
-    r"\bintact (?:compare|convert-ranges|diagnose|evaluate|export|import|inspect|quantize|report|run"
-    r"|search|targets|train|verify) [^;]*"
+    r"\bintact (?:compare|convert-ranges|diagnose|evaluate|export|import|inspect|quantize|report"
+    r"|run|search|targets|train|verify) [^;]*"
 )
 """A command stays one: its flags are none of Python's words. Sentences may begin with our name."""
 _FLAG = re.compile(r"(?<![^\s(;,])--([a-z]+(?:-[a-z]+)*)(?![\w=/.-])")
