@@ -12,6 +12,8 @@ from onnx import TensorProto
 
 import intact
 from intact.analyze.verdict import Judgement, Measured, verdict
+from intact.calibrate.outputs import Errors
+from intact.errors import DataError
 from intact.graph import normalize
 from intact.graph.ops import outputs_of_choices
 from intact.numerics.metrics import Equality, EqualShare
@@ -78,6 +80,26 @@ def test_choices_beside_scores_leave_the_level_of_the_scores() -> None:
     assert f"{found.sqnr_db:.1f} dB" in str(found.verdict)
 
 
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_numbers_of_classes_have_an_accuracy(keepdims: int) -> None:
+    b = ModelBuilder(seed=2)
+    y = b.node("GlobalAveragePool", b.conv(b.input("x", ["N", 3, 8, 8]), 3, 6))
+    y = b.node("Flatten", y)
+    b.output(b.node("ArgMax", y, axis=1, keepdims=keepdims), None, dtype=TensorProto.INT64)
+    result = intact.quantize(b.build(), DATA, preset="fast", threads=1)
+    runs = [intact.execute(result, {"x": DATA}, executor=each) for each in ("float", "integer")]
+    given, found = (np.ravel([*run.outputs.values()]) for run in runs)
+    labels = np.where(np.arange(64) % 4, given, (given + 1) % 6)
+    told = intact.evaluate(result, {"x": DATA, "labels": labels})
+    assert told.accuracy is not None
+    assert told.accuracy.top1 == pytest.approx((75.0, 100 * np.mean(found == labels)))
+    assert told.accuracy.top_k is None
+    assert told.verdict is not None
+    assert "accuracy" in str(told.verdict)
+    with pytest.raises(DataError, match="check that labels start at 0"):
+        intact.evaluate(result, {"x": DATA, "labels": labels - 1})
+
+
 @pytest.mark.parametrize(
     ("equal", "judgement"),
     [
@@ -100,3 +122,29 @@ def test_numbers_of_a_sample_that_are_alike_count_as_one() -> None:
     assert alike.percent == unlike.percent == 50
     assert alike.high - alike.low > 3 * (unlike.high - unlike.low)
     assert Equality.of(same, same[:, :7], 8).share.percent == 0  # of another length
+
+
+def test_passes_stay_where_more_choices_are_equal() -> None:
+    b = ModelBuilder(seed=2)
+    y = b.node("Relu", b.conv(b.input("x", ["N", 3, 8, 8]), 3, 16))
+    y = b.node("Gemm", b.node("Flatten", y), b.weight(16 * 64, 24))
+    b.output(b.node("ArgMax", y, axis=1, keepdims=0), None, dtype=TensorProto.INT64)
+    data = np.random.default_rng(3).normal(size=(256, 3, 8, 8)).astype(np.float32)
+    plain, rounded = (
+        intact.quantize(b.build(), data, weight_bits=3, threads=1, **given)
+        for given in ({"preset": "fast"}, {"improve": ["rounding"]})
+    )
+    (told,) = rounded.improvements
+    assert told.improvement.kept
+    equal = [intact.evaluate(each, data).equal for each in (plain, rounded)]
+    assert equal[0] is not None
+    assert equal[1] is not None
+    assert equal[1].percent > equal[0].percent
+
+
+def test_a_choice_that_is_lost_is_a_loss() -> None:
+    fine, coarse = (Errors({}, {"y": Equality(np.repeat(part, 32), 1)}) for part in (1.0, 0.5))
+    assert coarse.loses(fine)
+    assert not fine.loses(coarse)
+    assert fine.is_better(coarse)
+    assert not coarse.is_better(fine)

@@ -105,6 +105,19 @@ class Errors(msgspec.Struct, frozen=True):
         decibels = self.decibels
         return sum(decibels.values()) / max(len(decibels), 1)
 
+    def is_better(self, other: Errors) -> bool:
+        """Tell whether the outputs are nearer to the float model's than another model's are.
+
+        By their decibels; of a model that gives choices alone, by how many are equal.
+        """
+        if self.decibels or not self.choices:
+            return self.mean > other.mean
+        own, theirs = (
+            sum(float(each.shares.mean()) for each in errors.choices.values())
+            for errors in (self, other)
+        )
+        return own > theirs
+
     def joined(self, more: Errors) -> Errors:
         """Return the errors on these samples and on more."""
         found = {}
@@ -149,7 +162,10 @@ class Errors(msgspec.Struct, frozen=True):
                 return True
             if exceeds_by_more_than_chance(noise, theirs):
                 return True
-        return False
+        return any(
+            exceeds_by_more_than_chance(1 - each.shares, 1 - other.choices[name].shares)
+            for name, each in self.choices.items()
+        )
 
 
 def exceeds_by_more_than_chance(

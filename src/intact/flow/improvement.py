@@ -107,7 +107,7 @@ def _errors(scaled: Scaled) -> Errors:
 def _helps(before: Scaled, after: Scaled) -> bool:
     """Tell whether the outputs are better and none loses, nor what a detector finds."""
     was, has = _errors(before), _errors(after)
-    if not has.mean > was.mean or has.loses(was):
+    if not has.is_better(was) or has.loses(was):
         return False
     if before.choice is None or after.choice is None:
         return True

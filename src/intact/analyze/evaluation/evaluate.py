@@ -136,7 +136,7 @@ def evaluate_result(
     evaluation = Evaluation(
         samples=seen.samples,
         output=seen.output,
-        accuracy=None if labels is None or scores is None else _accuracy(*scores, labels, top_k),
+        accuracy=_accuracy(seen, labels, top_k),
         agreement=None if scores is None else 100 * agreement(*scores),
         sqnr_db=error.sqnr_db,
         cosine=error.cosine,
@@ -402,29 +402,40 @@ def _check_classes(
     scores: tuple[Scores, Scores] | None,
     labels: npt.NDArray[np.int64],
 ) -> None:
-    if scores is None:
+    answers = seen.answers()
+    if answers is None:
         raise DataError(
             f"{source}: there are labels, but output {seen.output!r} has shape "
             f"{list(seen.shape)} in a batch and no classes",
             remedy="leave `labels` out to compare the outputs alone, or give a --metric",
         )
-    count, classes = scores[0].shape
-    if len(labels) != count or labels.min() < 0 or labels.max() >= classes:
+    count = len(answers[0])
+    classes = None if scores is None else scores[0].shape[1]
+    beyond = classes is not None and labels.max(initial=0) >= classes
+    if len(labels) != count or labels.min(initial=0) < 0 or beyond:
+        of_model = "" if classes is None else f" and {classes} classes"
         raise DataError(
             f"{source}: {len(labels)} labels {labels.min()}..{labels.max()} for {count} "
-            f"samples and {classes} classes",
+            f"samples{of_model}",
             remedy="check that labels start at 0 and belong to this model",
         )
 
 
-def _accuracy(want: Scores, have: Scores, labels: npt.NDArray[np.int64], k: int) -> Accuracy:
-    first = [in_top_k(scores, labels, 1) for scores in (want, have)]
+def _accuracy(seen: Pass, labels: npt.NDArray[np.int64] | None, k: int) -> Accuracy | None:
+    """Compare how often both models are right; None without labels or classes."""
+    scores, answers = seen.scores(), seen.answers()
+    if labels is None or answers is None:
+        return None
+    if scores is None:
+        first = [given == labels for given in answers]
+    else:
+        first = [in_top_k(each, labels, 1) for each in scores]
     best = None
-    if want.shape[1] > k:
-        best = _percent(in_top_k(want, labels, k), in_top_k(have, labels, k))
+    if scores is not None and scores[0].shape[1] > k:
+        best = _percent(*(in_top_k(each, labels, k) for each in scores))
     # Paired: both models see the same samples, whose difficulty then cancels.
     points = AccuracyDifference(*(100 * part for part in accuracy_difference(*first)))
-    return Accuracy(_percent(*first), best, k, points)
+    return Accuracy(_percent(first[0], first[1]), best, k, points)
 
 
 def _percent(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -116,8 +116,8 @@ class Pass:
         errors: Sums of errors by output.
         choices: How much is equal of those outputs that hold choices; empty before the first batch.
         records: All outputs of both models, if there is a metric.
-        pairs: The scored output, batch by batch; empty once it has no classes. Anything else may
-            be as large as the samples, and is not kept.
+        pairs: The scored output, batch by batch: scores, or the number of the class alone, ``[n,
+            1]``. Empty once it has no classes: anything else may be as large as the samples.
         shape: Shape of the scored output in the last batch.
         samples: Number of samples.
         text: What is scored of a language model; None of others.
@@ -151,12 +151,14 @@ class Pass:
     def add(self, want: Arrays, have: Arrays, size: int, count: int) -> None:
         """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
         self.samples += count
-        first, second = want[self.output], have[self.output]
+        first, second = (self._classes(arrays[self.output]) for arrays in (want, have))
         # All batches must agree: else it is no output of classes, but of one number per detection,
         # say.
         classes = self.shape[1:] if self.pairs else first.shape[1:]
         self._has_classes &= (
-            first.shape == second.shape == (size, *classes) and len(classes) == 1 < classes[0]
+            first.shape == second.shape == (size, *classes)
+            and len(classes) == 1
+            and (classes[0] > 1 or self.output in self.choices)
         )
         self.shape = first.shape
         if self._has_classes:
@@ -170,6 +172,11 @@ class Pass:
                 self._add_choices(name, Equality.of(first, second, len(first)))
         for record, arrays in zip(self.records, (want, have), strict=False):
             record.add(arrays, size, count)
+
+    def _classes(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the scored output; numbers of classes as ``[n, 1]``, whatever axes they have."""
+        is_number = self.output in self.choices and array.ndim > 0 and array.size == len(array)
+        return array.reshape(-1, 1) if is_number else array
 
     def _add_choices(self, name: str, found: Equality | None) -> None:
         before = self.choices[name]
@@ -194,7 +201,20 @@ class Pass:
             self.text.take(more.text.rows())
 
     def scores(self) -> tuple[Scores, Scores] | None:
-        """Return the scored output, [samples, classes]; None if it has no classes."""
+        """Return the scored output, ``[samples, classes]``; None if it has no scores of classes."""
+        found = self.classes()
+        return None if found is None or found[0].shape[1] == 1 else found
+
+    def answers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+        """Return the best classes, ``[samples]``; None where the output is none of classes."""
+        found = self.classes()
+        if found is None:
+            return None
+        first, second = (e.argmax(axis=1) if e.shape[1] > 1 else e[:, 0] for e in found)
+        return first.astype(np.int64), second.astype(np.int64)
+
+    def classes(self) -> tuple[Scores, Scores] | None:
+        """Return ``pairs`` as one; None where the output is none of classes."""
         if not self.pairs:
             return None
         want, have = zip(*self.pairs, strict=True)

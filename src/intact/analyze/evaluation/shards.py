@@ -175,7 +175,7 @@ def _pass_of(seen: _Reply, size: int, text: TextScores | None) -> Pass:
 
 def _reply_of(runtime: str, found: Pass) -> _Reply:
     """Write a pass as a message, with sums and arrays as bytes."""
-    scores = found.scores()
+    scores = found.classes()
     return _Reply(
         runtime,
         found.samples,
