@@ -37,6 +37,7 @@ Proto = onnx.ModelProto
     PAIRS,
     PER_TENSOR,
     CHANNELS,
+    IN_BLOCKS,
     FACTORS,
     BIASES,
     RESIDUALS,

@@ -294,7 +294,7 @@ class Application(click.Group):
         # A flag in the place of a command is left to click, which names the flag.
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             hint = nearest(args[0], self.commands)
-            if len(self.commands) == 1:
+            if len(self.commands) == 1 and "did you mean" not in hint:
                 hint = f"write `{ctx.command_path} {next(iter(self.commands))} {args[0]}`"
             raise click.UsageError(f"no command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)

@@ -139,20 +139,24 @@ class DetectionReader(NamedTuple):
         boxes = boxes.reshape(-1, 4)
         scores = _image(outputs[self.ends.scores], at)
         count = len(boxes)
-        scores = scores.reshape(count, -1) if scores.ndim < 2 else scores.reshape(scores.shape[-2:])
+        scores = scores.reshape(-1, 1) if scores.ndim < 2 else scores.reshape(scores.shape[-2:])
         scores = scores if len(scores) == count else scores.T
-        if len(scores) != count:
-            raise DataError(
-                f"outputs {self.ends.boxes!r} and {self.ends.scores!r} have {count} boxes and "
-                f"{len(scores)} scores",
-                remedy="name the outputs with --boxes and --scores",
-            )
+        self._check_count(count, len(scores), self.ends.scores, "scores")
         if not self.ends.classes:
             return boxes, scores, None
         kinds = _image(outputs[self.ends.classes], at)
         # Rows of NonMaxSuppression: image, class, place.
-        kinds = kinds.reshape(count, -1)
+        kinds = kinds.reshape(-1, 1) if kinds.ndim < 2 else kinds.reshape(-1, kinds.shape[-1])
+        kinds = kinds if len(kinds) == count else kinds.reshape(-1, 1)
+        self._check_count(count, len(kinds), self.ends.classes, "classes")
         return boxes, scores[:, :1], kinds[:, 1] if kinds.shape[1] == 3 else kinds[:, 0]
+
+    def _check_count(self, boxes: int, found: int, output: str, what: str) -> None:
+        if boxes != found:
+            raise DataError(
+                f"outputs {self.ends.boxes!r} and {output!r} have {boxes} boxes and {found} {what}",
+                remedy="name the outputs with --boxes, --scores and --classes",
+            )
 
     def _one(self, outputs: Outputs, at: int) -> Detections:
         boxes, scores, kinds = self._raw(outputs, at)
