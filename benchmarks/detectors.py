@@ -55,8 +55,6 @@ from published import MODELS, photos
 from published_detectors import DECODED, metric_of
 
 TARGETS = ("onnxruntime", "openvino", "tflite", "ncnn")
-ONE_IMAGE = ("tflite",)
-"""Targets whose files compute no shapes."""
 OLDEST = 13
 """Opset that models of packages have at least."""
 PUBLISHED = (*DECODED, "nudenet")
@@ -173,20 +171,6 @@ def _fixed(model: onnx.ModelProto, shape: tuple[int, ...]) -> None:
                 dim.dim_value = size
 
 
-def _of_one_image(case: Case) -> Case:
-    """Fix the batch of a model: places in an image of a batch of any size need its size."""
-    model = onnx.load(case.model)
-    weights = {each.name for each in model.graph.initializer}
-    (first, *_) = [value for value in model.graph.input if value.name not in weights]
-    dims = first.type.tensor_type.shape.dim
-    if not dims or dims[0].dim_value:
-        return case
-    _fixed(model, (1, *(dim.dim_value for dim in dims[1:])))
-    path = case.model.with_suffix(".one.onnx")
-    onnx.save(model, path)
-    return replace(case, model=path)
-
-
 def given_case(text: str) -> Case:
     """Read a model with its samples: MODEL.onnx:CALIBRATION.npz:TEST.npz[:BOXES]."""
     model, calibration, test, *boxes = text.split(":", 3)
@@ -197,7 +181,6 @@ def given_case(text: str) -> Case:
 def measure(case: Case, target: str, *, timed: bool) -> Row:
     """Quantize a detector for a target, without and with the flag."""
     row = Row(case.name, target)
-    case = _of_one_image(case) if target in ONE_IMAGE else case
     for undo in (False, True):
         try:
             result = intact.quantize(
