@@ -21,8 +21,10 @@ from intact._extras import _EXTRAS, explained, is_installed
 from intact.analyze.verdict import Judgement, Verdict
 from intact.cli import run, show
 from intact.data.shapes import fits, sample_remedy, shape_remedy
+from intact.errors import python_words
 from intact.improve.passes import PASSES
-from intact.targets.load import _ELSEWHERE, target_names
+from intact.recipe.commands import RECIPES
+from intact.targets.load import load_target, target_names
 
 FUNCTIONS = """
 import numpy as np
@@ -365,8 +367,16 @@ def test_names_of_others_and_calls_that_are_wrong_in_python() -> None:
 
 
 def test_what_others_call_a_target_is_a_target() -> None:
-    assert set(_ELSEWHERE.values()) <= set(target_names())
-    assert not set(_ELSEWHERE) & set(target_names())
+    called = [name for each in target_names() for name in load_target(each).also_called]
+    assert called
+    assert len(set(called)) == len(called)  # a variant has not those of its base
+    assert not set(called) & set(target_names())
+
+
+def test_commands_in_messages_keep_their_flags_in_python() -> None:
+    for command in RECIPES:
+        line = f"make one: intact {command} MODEL --max-memory 1G"
+        assert python_words(line) == line
 
 
 def test_every_extra_that_is_named_exists() -> None:

@@ -118,28 +118,16 @@ def _source(name_or_path: str | Path) -> _Source:
     return _Source(printable(text), Path(name_or_path))
 
 
-_ELSEWHERE = {
-    **dict.fromkeys(("cpu", "ort", "onnx", "vnni"), "onnxruntime"),
-    **dict.fromkeys(("ov", "intel", "nncf"), "openvino"),
-    **dict.fromkeys(("trt", "nvidia", "jetson"), "tensorrt"),
-    **dict.fromkeys(("litert", "tensorflow-lite", "tensorflow", "tf", "android"), "tflite"),
-    **dict.fromkeys(("tflm", "cmsis-nn", "stm32", "esp32", "cortex-m"), "tflite-micro"),
-    **dict.fromkeys(("vela", "ethos-u55", "ethos-u65"), "ethos-u"),
-    **dict.fromkeys(("qnn", "snpe", "qualcomm", "htp", "hexagon", "aimet"), "qualcomm-htp"),
-    "xnnpack": "tflite-xnnpack",
-}
-"""What others call what a target stands for: runtimes, tools, vendors and chips."""
-
-
 def _remedy(name: str) -> str:
     """Say what to write for a name that no target has."""
     names = target_names()
     parts = [part.strip() for part in name.split(",")]
     if len(parts) > 1 and set(parts) <= set(names):
         return f"give each by itself: {' '.join(f'--target {part}' for part in parts)}"
-    elsewhere = _ELSEWHERE.get(name.lower().replace("_", "-").replace(" ", "-"))
-    if elsewhere in names:
-        return f"{elsewhere!r} is the target for it; see `intact targets`"
+    wanted = name.lower().replace("_", "-").replace(" ", "-")
+    for shipped in _shipped():
+        if wanted in load_target(shipped).also_called:
+            return f"{shipped!r} is the target for it; see `intact targets`"
     return nearest(name, names, listed_by="intact targets")
 
 
@@ -197,6 +185,7 @@ def _resolved(source: _Source, chain: tuple[_Source, ...]) -> Table:
             remedy="merge some of them",
         )
     below = _resolved(base, chain)
+    below.pop("also_called", None)  # these are names of the base
     # Checked alone, so that an error in a base is reported with its file name.
     check(to_target(complete(below, base.label), base.label), base.label)
     # It would be merged in from the base, and two targets would have one name.

@@ -182,6 +182,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         format: Version of the file format.
         name: The name of the target.
         description: One sentence.
+        also_called: What others call it: runtimes, tools, vendors, chips. A variant has its own.
         sources: Sources of the description.
         extends: Name of a shipped target, or a file in the same folder, that this file was merged
             over.
@@ -217,6 +218,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     format: int
     name: str
     description: str = ""
+    also_called: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     extends: str = ""
     formats: tuple[str, ...] = ()
