@@ -117,7 +117,7 @@ class OpSpec(msgspec.Struct, frozen=True):
 
 
 DECLARED: dict[str, OpSpec] = {}
-DECLARED_WITH_OPTIONS: dict[str, type[Operator]] = {}
+DECLARED_OPERATORS: dict[str, type[Operator]] = {}
 """What `intact.ops.operators` declares."""
 
 UNKNOWN = OpSpec(OpKind.OTHER, ())
@@ -149,7 +149,7 @@ class Operator:
         cls._row = MappingProxyType({**cls._row, **row})
         if not abstract:
             cls.name = cls.__name__
-            DECLARED_WITH_OPTIONS[cls.name], DECLARED[cls.name] = cls, OpSpec(**cls._row)
+            DECLARED_OPERATORS[cls.name], DECLARED[cls.name] = cls, OpSpec(**cls._row)
 
     @classmethod
     def of(cls, node: ir.Node) -> Self:
@@ -172,9 +172,16 @@ def _is_option(name: str, value: object) -> bool:
     )
 
 
-def declare(names: str, kind: OpKind, *roles: Role, **facts: Any) -> None:
-    """Declare operators without options, or none that matters here."""
-    DECLARED.update(dict.fromkeys(names.split(), OpSpec(kind, roles, **facts)))
+def declare(name: str, kind: OpKind, *roles: Role, **facts: Any) -> type[Operator]:
+    """Declare an operator without options, or none that matters here."""
+    declared: type[Operator] = type(name, (Operator,), {}, kind=kind, roles=roles, **facts)
+    return declared
+
+
+def named(name: str) -> type[Operator]:
+    """Name an operator of which nothing is known: it has no row in the table."""
+    declared: type[Operator] = type(name, (Operator,), {"name": name}, abstract=True)
+    return declared
 
 
 Integers: TypeAlias = tuple[int, ...]

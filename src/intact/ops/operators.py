@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from intact.ops.declaration import (
     DECLARED,
-    DECLARED_WITH_OPTIONS,
+    DECLARED_OPERATORS,
     Integers,
     Operator,
     OpKind,
@@ -35,14 +35,18 @@ from intact.ops.declaration import (
     Role,
     Window,
     declare,
+    named,
 )
-from intact.ops.functions import FUNCTIONS
+from intact.ops.functions import FUNCTIONS, Unary
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 OPS: Mapping[str, OpSpec] = MappingProxyType(DECLARED)
 """The table, by operator type of the default ONNX domain."""
 
-OPERATORS: Mapping[str, type[Operator]] = MappingProxyType(DECLARED_WITH_OPTIONS)
-"""The operators with options, by type."""
+OPERATORS: Mapping[str, type[Operator]] = MappingProxyType(DECLARED_OPERATORS)
+"""The operators of the table, by type."""
 
 DATA, WEIGHT, BIAS, SHAPE, PARAMETER = Role
 
@@ -72,29 +76,33 @@ class Gemm(
     transB: int = 0  # noqa: N815
 
 
-declare("DeformConv", OpKind.COMPUTE, DATA, WEIGHT, SHAPE, BIAS, PARAMETER)
-declare("MatMul", OpKind.COMPUTE, DATA, WEIGHT, channel_axis=-1, moves_axes=True)
+DeformConv = declare("DeformConv", OpKind.COMPUTE, DATA, WEIGHT, SHAPE, BIAS, PARAMETER)
+MatMul = declare("MatMul", OpKind.COMPUTE, DATA, WEIGHT, channel_axis=-1, moves_axes=True)
 
 # ---- element by element --------------------------------------------------------------------------
 
 
 def _binary(
     name: str, numpy: str = "", *, roles: tuple[Role, ...] = (DATA, DATA), **facts: Any
-) -> None:
+) -> type[Operator]:
     """Declare an operation on two operands, or on any number of them."""
     variadic = None if roles else DATA
-    declare(name, OpKind.ELEMENTWISE, *roles, variadic=variadic, numpy=numpy, **facts)
+    return declare(name, OpKind.ELEMENTWISE, *roles, variadic=variadic, numpy=numpy, **facts)
 
 
-_binary("Add", "add", adds=True, keeps_sign=True, neutral=0, commutes=True)
-_binary("Sub", "subtract", adds=True, neutral=0)
-_binary("Mul", "multiply", keeps_sign=True, neutral=1, commutes=True)
-_binary("Div", keeps_sign=True, neutral=1)
-_binary("Pow")
-_binary("Max", "maximum", roles=(), selects=True, keeps_sign=True, neutral=-math.inf, commutes=True)
-_binary("Min", "minimum", roles=(), selects=True, keeps_sign=True, neutral=math.inf, commutes=True)
-_binary("Sum", "add", roles=(), adds=True, keeps_sign=True)
-_binary("Mean", roles=(), keeps_sign=True)
+Add = _binary("Add", "add", adds=True, keeps_sign=True, neutral=0, commutes=True)
+Sub = _binary("Sub", "subtract", adds=True, neutral=0)
+Mul = _binary("Mul", "multiply", keeps_sign=True, neutral=1, commutes=True)
+Div = _binary("Div", keeps_sign=True, neutral=1)
+Pow = _binary("Pow")
+Max = _binary(
+    "Max", "maximum", roles=(), selects=True, keeps_sign=True, neutral=-math.inf, commutes=True
+)
+Min = _binary(
+    "Min", "minimum", roles=(), selects=True, keeps_sign=True, neutral=math.inf, commutes=True
+)
+Sum = _binary("Sum", "add", roles=(), adds=True, keeps_sign=True)
+Mean = _binary("Mean", roles=(), keeps_sign=True)
 
 
 class Mod(Operator, kind=OpKind.ELEMENTWISE, roles=(DATA, DATA)):
@@ -106,28 +114,32 @@ class Cast(Operator, kind=OpKind.ELEMENTWISE, roles=(DATA,), converts=True):
 
 
 # Only the type of the second operand counts, never its values.
-declare("CastLike", OpKind.ELEMENTWISE, DATA, SHAPE, converts=True)
+CastLike = declare("CastLike", OpKind.ELEMENTWISE, DATA, SHAPE, converts=True)
 
-for _name, _numpy in (
-    ("Equal", "equal"),
-    ("Greater", "greater"),
-    ("GreaterOrEqual", "greater_equal"),
-    ("Less", "less"),
-    ("LessOrEqual", "less_equal"),
-):
-    # What they read is data; what they give is a condition, which nothing quantizes.
-    declare(_name, OpKind.OTHER, DATA, DATA, decides=True, numpy=_numpy)
-for _name, _numpy in (
-    ("And", "logical_and"),
-    ("Or", "logical_or"),
-    ("Xor", "logical_xor"),
-    ("Not", "logical_not"),
-    ("BitwiseAnd", "bitwise_and"),
-    ("BitwiseOr", "bitwise_or"),
-    ("BitwiseXor", "bitwise_xor"),
-    ("BitwiseNot", "bitwise_not"),
-):
-    declare(_name, OpKind.OTHER, SHAPE, variadic=SHAPE, numpy=_numpy)
+
+def _comparison(name: str, numpy: str) -> type[Operator]:
+    """Declare what reads data and gives a condition, which nothing quantizes."""
+    return declare(name, OpKind.OTHER, DATA, DATA, decides=True, numpy=numpy)
+
+
+def _logical(name: str, numpy: str) -> type[Operator]:
+    """Declare an operation on conditions, or on the bits of integers."""
+    return declare(name, OpKind.OTHER, SHAPE, variadic=SHAPE, numpy=numpy)
+
+
+Equal = _comparison("Equal", "equal")
+Greater = _comparison("Greater", "greater")
+GreaterOrEqual = _comparison("GreaterOrEqual", "greater_equal")
+Less = _comparison("Less", "less")
+LessOrEqual = _comparison("LessOrEqual", "less_equal")
+And = _logical("And", "logical_and")
+Or = _logical("Or", "logical_or")
+Xor = _logical("Xor", "logical_xor")
+Not = _logical("Not", "logical_not")
+BitwiseAnd = _logical("BitwiseAnd", "bitwise_and")
+BitwiseOr = _logical("BitwiseOr", "bitwise_or")
+BitwiseXor = _logical("BitwiseXor", "bitwise_xor")
+BitwiseNot = _logical("BitwiseNot", "bitwise_not")
 
 
 class BitShift(Operator, kind=OpKind.OTHER, roles=(SHAPE,), variadic=SHAPE):
@@ -141,9 +153,9 @@ class IsInf(Operator, kind=OpKind.OTHER, roles=(), variadic=DATA):
 
 # ---- activations ---------------------------------------------------------------------------------
 
-declare("Relu", OpKind.ACTIVATION, DATA, clamps=True, selects=True, low=0.0)
-declare("Clip", OpKind.ACTIVATION, DATA, PARAMETER, PARAMETER, clamps=True, selects=True)
-declare("PRelu", OpKind.ACTIVATION, DATA, DATA)
+Relu = declare("Relu", OpKind.ACTIVATION, DATA, clamps=True, selects=True, low=0.0)
+Clip = declare("Clip", OpKind.ACTIVATION, DATA, PARAMETER, PARAMETER, clamps=True, selects=True)
+PRelu = declare("PRelu", OpKind.ACTIVATION, DATA, DATA)
 
 
 class Softmax(Operator, kind=OpKind.ACTIVATION, roles=(DATA,), low=0.0, high=1.0):
@@ -177,8 +189,8 @@ class GlobalLpPool(Operator, kind=OpKind.POOL, roles=(DATA,), low=0.0):
     p: int = 2
 
 
-declare("GlobalMaxPool", OpKind.POOL, DATA, moves_values=True, keeps_sign=True)
-declare("GlobalAveragePool", OpKind.POOL, DATA, keeps_sign=True)
+GlobalMaxPool = declare("GlobalMaxPool", OpKind.POOL, DATA, moves_values=True, keeps_sign=True)
+GlobalAveragePool = declare("GlobalAveragePool", OpKind.POOL, DATA, keeps_sign=True)
 
 
 class Reduce(Operator, kind=OpKind.REDUCE, roles=(DATA, SHAPE), abstract=True):
@@ -189,19 +201,45 @@ class Reduce(Operator, kind=OpKind.REDUCE, roles=(DATA, SHAPE), abstract=True):
     noop_with_empty_axes: int = 0
 
 
-def _reduction(name: str, **facts: Any) -> None:
-    type(name, (Reduce,), {}, **facts)
+class ReduceMean(Reduce, keeps_sign=True):
+    pass
 
 
-for _name in ("ReduceMean", "ReduceSum", "ReduceProd"):
-    _reduction(_name, keeps_sign=True)
-for _name in ("ReduceMax", "ReduceMin"):
-    _reduction(_name, keeps_sign=True, moves_values=True)
-for _name in ("ReduceL1", "ReduceL2", "ReduceSumSquare"):
-    _reduction(_name, low=0.0)
+class ReduceSum(ReduceMean):
+    pass
+
+
+class ReduceProd(ReduceMean):
+    pass
+
+
+class ReduceMax(Reduce, keeps_sign=True, moves_values=True):
+    pass
+
+
+class ReduceMin(ReduceMax):
+    pass
+
+
+class ReduceL1(Reduce, low=0.0):
+    pass
+
+
+class ReduceL2(ReduceL1):
+    pass
+
+
+class ReduceSumSquare(ReduceL1):
+    pass
+
+
 # The logarithm of what is below 1 is negative, also of sums that are not.
-for _name in ("ReduceLogSum", "ReduceLogSumExp"):
-    _reduction(_name)
+class ReduceLogSum(Reduce):
+    pass
+
+
+class ReduceLogSumExp(Reduce):
+    pass
 
 
 class CumSum(Operator, kind=OpKind.REDUCE, roles=(DATA, SHAPE), places=True):
@@ -282,7 +320,7 @@ class Concat(Operator, kind=OpKind.JOIN, roles=(), variadic=DATA, selects=True, 
     axis: int = 0
 
 
-declare("Where", OpKind.JOIN, SHAPE, DATA, DATA, selects=True, numpy="where")
+Where = declare("Where", OpKind.JOIN, SHAPE, DATA, DATA, selects=True, numpy="where")
 
 
 class ScatterND(Operator, kind=OpKind.JOIN, roles=(DATA, SHAPE, DATA)):
@@ -297,7 +335,7 @@ class Scatter(Operator, kind=OpKind.JOIN, roles=(DATA, SHAPE, DATA)):
     axis: int = 0
 
 
-declare("TensorScatter", OpKind.JOIN, DATA, DATA, SHAPE)
+TensorScatter = declare("TensorScatter", OpKind.JOIN, DATA, DATA, SHAPE)
 
 # ---- values of one input, moved ------------------------------------------------------------------
 # Pad, Resize and GridSample move only in some modes.
@@ -314,14 +352,20 @@ class Mover(
     """An operator that reorders, selects or repeats; all further inputs steer it."""
 
 
-def _mover(names: str, *roles: Role, **facts: Any) -> None:
-    row = {"variadic": SHAPE, "moves_values": True, **facts}
-    declare(names, OpKind.MOVE, *(roles or (DATA,)), **row)
+class Identity(Mover, variadic=None, reshapes=True):
+    pass
 
 
-_mover("Identity", variadic=None, reshapes=True)
-_mover("Dropout", DATA, PARAMETER, SHAPE, variadic=None, reshapes=True)
-_mover("Expand Tile", moves_axes=True)
+class Dropout(Mover, roles=(DATA, PARAMETER, SHAPE), variadic=None, reshapes=True):
+    pass
+
+
+class Expand(Mover, moves_axes=True):
+    pass
+
+
+class Tile(Mover, moves_axes=True):
+    pass
 
 
 class Reshape(Mover, reshapes=True, moves_axes=True):
@@ -425,7 +469,9 @@ class MaxUnpool(Mover):
 
 # ---- others --------------------------------------------------------------------------------------
 
-declare("Size ConstantOfShape Range", OpKind.OTHER, SHAPE, variadic=SHAPE)
+Size = declare("Size", OpKind.OTHER, SHAPE, variadic=SHAPE)
+ConstantOfShape = declare("ConstantOfShape", OpKind.OTHER, SHAPE, variadic=SHAPE)
+Range = declare("Range", OpKind.OTHER, SHAPE, variadic=SHAPE)
 
 
 class Shape(Operator, kind=OpKind.OTHER, roles=(SHAPE,), variadic=SHAPE):
@@ -442,11 +488,15 @@ class EyeLike(Operator, kind=OpKind.OTHER, roles=(SHAPE,), variadic=SHAPE):
     dtype: int | None = None
 
 
-declare("IsNaN", OpKind.OTHER, variadic=DATA, numpy="isnan")
-declare("NonZero Unique", OpKind.OTHER, variadic=DATA, decides=True)
-declare("Det Bernoulli RandomNormalLike RandomUniformLike", OpKind.OTHER, variadic=DATA)
-declare("Einsum", OpKind.OTHER, variadic=DATA, moves_axes=True)
-declare("Constant", OpKind.OTHER)
+IsNaN = declare("IsNaN", OpKind.OTHER, variadic=DATA, numpy="isnan")
+NonZero = declare("NonZero", OpKind.OTHER, variadic=DATA, decides=True)
+Unique = declare("Unique", OpKind.OTHER, variadic=DATA, decides=True)
+Det = declare("Det", OpKind.OTHER, variadic=DATA)
+Bernoulli = declare("Bernoulli", OpKind.OTHER, variadic=DATA)
+RandomNormalLike = declare("RandomNormalLike", OpKind.OTHER, variadic=DATA)
+RandomUniformLike = declare("RandomUniformLike", OpKind.OTHER, variadic=DATA)
+Einsum = declare("Einsum", OpKind.OTHER, variadic=DATA, moves_axes=True)
+Constant = declare("Constant", OpKind.OTHER)
 
 
 class Attention(
@@ -465,10 +515,12 @@ class GridSample(Operator, kind=OpKind.OTHER, roles=(DATA, PARAMETER), places=Tr
     align_corners: int = 0
 
 
-declare("RotaryEmbedding", OpKind.OTHER, DATA, PARAMETER, PARAMETER, SHAPE)
-declare("RoiAlign", OpKind.OTHER, DATA, PARAMETER, SHAPE, places=True)
-declare("MaxRoiPool", OpKind.OTHER, DATA, PARAMETER)
-declare("NonMaxSuppression", OpKind.OTHER, DATA, DATA, SHAPE, PARAMETER, PARAMETER, decides=True)
+RotaryEmbedding = declare("RotaryEmbedding", OpKind.OTHER, DATA, PARAMETER, PARAMETER, SHAPE)
+RoiAlign = declare("RoiAlign", OpKind.OTHER, DATA, PARAMETER, SHAPE, places=True)
+MaxRoiPool = declare("MaxRoiPool", OpKind.OTHER, DATA, PARAMETER)
+NonMaxSuppression = declare(
+    "NonMaxSuppression", OpKind.OTHER, DATA, DATA, SHAPE, PARAMETER, PARAMETER, decides=True
+)
 
 
 class Recurrent(
@@ -514,6 +566,48 @@ for _each in FUNCTIONS.values():
     if _each.is_operator:
         _kind = OpKind.ACTIVATION if _each.is_activation else OpKind.ELEMENTWISE
         declare(_each.name, _kind, DATA, low=_each.low, high=_each.high)
+
+
+# ---- operators without a row ---------------------------------------------------------------------
+# Of these nothing is known: they are read, expanded or written, and never planned as integers.
+
+BitCast = named("BitCast")
+Col2Im = named("Col2Im")
+ConvInteger = named("ConvInteger")
+DFT = named("DFT")
+DynamicQuantizeLinear = named("DynamicQuantizeLinear")
+If = named("If")
+Loop = named("Loop")
+MatMulInteger = named("MatMulInteger")
+Multinomial = named("Multinomial")
+QLinearConv = named("QLinearConv")
+QLinearMatMul = named("QLinearMatMul")
+RandomNormal = named("RandomNormal")
+RandomUniform = named("RandomUniform")
+Scan = named("Scan")
+SequenceConstruct = named("SequenceConstruct")
+SequenceEmpty = named("SequenceEmpty")
+SequenceInsert = named("SequenceInsert")
+Upsample = named("Upsample")
+
+# ---- asking --------------------------------------------------------------------------------------
+
+Declared: TypeAlias = type[Operator] | Unary
+"""An operator as others name it: ``Concat``, ``functions.sigmoid``."""
+
+
+def is_a(node: ir.Node | None, *operators: Declared) -> TypeGuard[ir.Node]:
+    """Tell whether a node is of one of these operators: ``is_a(node, Conv, Gemm)``."""
+    return (
+        node is not None
+        and node.domain == ""
+        and any(node.op_type == each.name for each in operators)
+    )
+
+
+def names(*operators: Declared) -> frozenset[str]:
+    """Return the types of operators, as nodes have them."""
+    return frozenset(each.name for each in operators)
 
 
 def operators_that(holds: Callable[[OpSpec], bool]) -> frozenset[str]:
