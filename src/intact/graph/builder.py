@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph.names import Names
+from intact.ops.operators import Declared, type_of
 
 Attribute: TypeAlias = int | float | str | Sequence[int] | Sequence[float] | None
 Lengths: TypeAlias = Sequence[int | str | None] | ir.Shape
@@ -45,7 +46,7 @@ class GraphBuilder:
 
     def node(
         self,
-        op_type: str,
+        op: Declared | str,
         inputs: Sequence[ir.Value | None],
         name: str,
         attributes: Mapping[str, Attribute] | None = None,
@@ -56,7 +57,7 @@ class GraphBuilder:
         """Add a node with one output and return the output.
 
         Args:
-            op_type: Operator.
+            op: Operator.
             inputs: Values read; None for an input left out.
             name: Wanted for the node and its output; numbered if in use.
             attributes: Those of None are left out.
@@ -65,12 +66,12 @@ class GraphBuilder:
             domain: The operator's domain.
         """
         output = typed_value(self.names.fresh(name), dtype, shape)
-        self.add(op_type, inputs, [output], attributes, name=str(output.name), domain=domain)
+        self.add(op, inputs, [output], attributes, name=str(output.name), domain=domain)
         return output
 
     def add(
         self,
-        op_type: str,
+        op: Declared | str,
         inputs: Sequence[ir.Value | None],
         outputs: Sequence[ir.Value],
         attributes: Mapping[str, Attribute] | None = None,
@@ -81,7 +82,7 @@ class GraphBuilder:
         """Add a node that computes given values; no name is changed."""
         given = {key: value for key, value in (attributes or {}).items() if value is not None}
         node = ir.node(
-            op_type, list(inputs), given, outputs=list(outputs), name=name, domain=domain
+            type_of(op), list(inputs), given, outputs=list(outputs), name=name, domain=domain
         )
         self._add_node(node)
         return node

@@ -605,6 +605,11 @@ def is_a(node: ir.Node | None, *operators: Declared) -> TypeGuard[ir.Node]:
     )
 
 
+def type_of(operator: Declared | str) -> str:
+    """Return the type of an operator, as nodes have it."""
+    return operator if isinstance(operator, str) else operator.name
+
+
 def names(*operators: Declared) -> frozenset[str]:
     """Return the types of operators, as nodes have them."""
     return frozenset(each.name for each in operators)

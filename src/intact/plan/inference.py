@@ -26,7 +26,7 @@ from intact.graph import (
     moves_values,
     weight_slot,
 )
-from intact.ops.operators import Gemm, operators_that
+from intact.ops.operators import Declared, Gemm, operators_that, type_of
 from intact.plan.points import QuantPoint, is_joined, quantization_points, refuse_unready
 from intact.plan.quantized_graph import Direction, QuantizedGraph, TensorEnd, quantizes
 from intact.plan.topology import adds_to_products
@@ -57,11 +57,11 @@ def infer_dtype(node: ir.Node, input_types: Sequence[DType], accumulator: DType)
     return DType.FLOAT32 if function is None else function(node, input_types, accumulator)
 
 
-def infers_dtype(*op_types: str) -> Callable[[DTypeInference], DTypeInference]:
-    """Register a function for some operator types; a later registration replaces an earlier one."""
+def infers_dtype(*operators: Declared | str) -> Callable[[DTypeInference], DTypeInference]:
+    """Register a function for some operators; a later registration replaces an earlier one."""
 
     def register(function: DTypeInference) -> DTypeInference:
-        DTYPE_INFERENCES.update(dict.fromkeys(op_types, function))
+        DTYPE_INFERENCES.update(dict.fromkeys(map(type_of, operators), function))
         return function
 
     return register
@@ -182,8 +182,8 @@ SCALE_INFERENCES: dict[str, ScaleInference] = {}
 """The functions by operator type. The result of an operator without one has no single scale."""
 
 
-def infers_scale(*op_types: str) -> Callable[[ScaleInference], ScaleInference]:
-    """Register a function for some operator types; a later registration replaces an earlier one.
+def infers_scale(*operators: Declared | str) -> Callable[[ScaleInference], ScaleInference]:
+    """Register a function for some operators; a later registration replaces an earlier one.
 
     >>> @infers_scale("MyShiftLeft")
     ... def doubled(node, scales):
@@ -193,7 +193,7 @@ def infers_scale(*op_types: str) -> Callable[[ScaleInference], ScaleInference]:
     """
 
     def register(function: ScaleInference) -> ScaleInference:
-        SCALE_INFERENCES.update(dict.fromkeys(op_types, function))
+        SCALE_INFERENCES.update(dict.fromkeys(map(type_of, operators), function))
         return function
 
     return register

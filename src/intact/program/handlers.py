@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from intact.errors import Unsupported
+from intact.ops.operators import Declared, type_of
 
 Key = TypeVar("Key")
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -78,6 +79,14 @@ class Handlers(_Handlers[type[Any], Handler]):
 
 class NamedHandlers(_Handlers[str, Handler]):
     """A table from operator names, as a file has them, to functions; filled like `Handlers`."""
+
+    def register(self, *operators: Declared | str) -> Callable[[Handler], Handler]:
+        """Register the decorated function for these operators.
+
+        Raises:
+            ValueError: An operator has a function already.
+        """
+        return super().register(*map(type_of, operators))
 
     def of(self, name: str) -> Handler:
         """Look up the function for an operator.

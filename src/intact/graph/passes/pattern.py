@@ -26,6 +26,8 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph.ops import constant_array, facts, input_value, is_constant
+from intact.ops.functions import Unary
+from intact.ops.operators import Declared, names
 
 CLOSE = 1e-4
 """Relative tolerance for the constants of formulas."""
@@ -152,15 +154,15 @@ def constant(
     return Pattern(ways)
 
 
-def op(types: str | Iterable[str], *inputs: Operand) -> Pattern:
+def op(types: Declared | Iterable[str], *inputs: Operand) -> Pattern:
     """Return the pattern of the first output of an ONNX operator with exactly these inputs.
 
     Args:
-        types: Its type, or several.
+        types: The operator, or types of several.
         inputs: The inputs; a node may leave out optional ones.
     """
     patterns = [each if isinstance(each, Pattern) else near(each) for each in inputs]
-    op_types = frozenset([types] if isinstance(types, str) else types)
+    op_types = names(types) if isinstance(types, type | Unary) else frozenset(types)
     # Equal operands have one order; the other would find every match twice.
     is_pair = len(patterns) == 2 and patterns[0] is not patterns[1]
 

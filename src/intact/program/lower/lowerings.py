@@ -9,6 +9,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.ops.operators import Declared, type_of
 from intact.program.forms import has_blocks, has_rank, moved_last, permute
 from intact.program.handlers import NamedHandlers
 from intact.program.lower.attributes import bounds_of, clamp_twice
@@ -41,16 +42,18 @@ class Lowerings(NamedHandlers[Lowering]):
         self._base = base
         self._any_rank: set[str] = set()
 
-    def register(self, *names: str, any_rank: bool = False) -> Callable[[Lowering], Lowering]:
+    def register(
+        self, *operators: Declared | str, any_rank: bool = False
+    ) -> Callable[[Lowering], Lowering]:
         """Register the decorated function for these operators.
 
         Args:
-            names: Operator types.
+            operators: The operators, or their types.
             any_rank: They have no axes, so that ranks need not be known.
         """
         if any_rank:
-            self._any_rank.update(names)
-        return super().register(*names)
+            self._any_rank.update(map(type_of, operators))
+        return super().register(*operators)
 
     def has(self, node: ir.Node) -> bool:
         """Whether there is a function for a node."""

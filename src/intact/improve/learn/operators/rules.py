@@ -11,6 +11,7 @@ from torch import Tensor
 
 from intact.errors import Unsupported
 from intact.graph import Graph, constant_array, input_value
+from intact.ops.operators import Declared
 from intact.program.handlers import NamedHandlers
 
 Apply: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -27,14 +28,14 @@ RULES: NamedHandlers[Rule] = NamedHandlers("training has no {}")
 """By operator type of the default domain."""
 
 operator = RULES.register
-"""Registers the decorated rule for operators: ``@operator("Conv")``."""
+"""Registers the decorated rule for operators: ``@operator(Conv)``."""
 
 
-def computes(*names: str) -> Callable[[Apply], Apply]:
+def computes(*operators: Declared | str) -> Callable[[Apply], Apply]:
     """Register the decorated function as what computes operators without attributes."""
 
     def decorate(function: Apply) -> Apply:
-        operator(*names)(lambda _: function)
+        operator(*operators)(lambda _: function)
         return function
 
     return decorate
