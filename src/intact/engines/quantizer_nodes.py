@@ -21,6 +21,7 @@ from intact.graph.edit import Editor
 from intact.numerics.dynamic import DynamicQuantizer
 from intact.numerics.levels import Factor
 from intact.numerics.logarithmic import zero_below
+from intact.ops.operators import Named, type_of
 
 
 class QuantizerInputs(msgspec.Struct, frozen=True):
@@ -159,9 +160,10 @@ class Chain:
         self._name = name
 
     def __call__(
-        self, op_type: str, *inputs: ir.Value, dtype: ir.DataType | None = None
+        self, operator: Named, *inputs: ir.Value, dtype: ir.DataType | None = None
     ) -> ir.Value:
         """Add a node; its result has the type of its last input unless given."""
+        op_type = type_of(operator)
         result = dtype or inputs[-1].dtype or ir.DataType.FLOAT
         attributes: dict[str, int | float | str] = {"to": int(result)} if op_type == "Cast" else {}
         return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, result)
@@ -380,7 +382,8 @@ class _ComposedQuantizer:
         bounded = chain("Min", chain("Max", offset, least), most)
         return ROUNDERS[Rounding.HALF_EVEN](chain, bounded)
 
-    def _reduce(self, op_type: str) -> ir.Value:
+    def _reduce(self, operator: Named) -> ir.Value:
+        op_type = type_of(operator)
         name = f"{self._name}/{op_type}"
         if not self._quantizer.rows:
             return self._editor.node(op_type, [self._value], name, {"keepdims": 0})

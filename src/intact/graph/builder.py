@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph.names import Names
-from intact.ops.operators import Declared, type_of
+from intact.ops.operators import Named, type_of
 
 Attribute: TypeAlias = int | float | str | Sequence[int] | Sequence[float] | None
 Lengths: TypeAlias = Sequence[int | str | None] | ir.Shape
@@ -46,7 +46,7 @@ class GraphBuilder:
 
     def node(
         self,
-        op: Declared | str,
+        op: Named,
         inputs: Sequence[ir.Value | None],
         name: str,
         attributes: Mapping[str, Attribute] | None = None,
@@ -71,7 +71,7 @@ class GraphBuilder:
 
     def add(
         self,
-        op: Declared | str,
+        op: Named,
         inputs: Sequence[ir.Value | None],
         outputs: Sequence[ir.Value],
         attributes: Mapping[str, Attribute] | None = None,

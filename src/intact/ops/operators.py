@@ -595,6 +595,9 @@ Upsample = named("Upsample")
 Declared: TypeAlias = type[Operator] | Unary
 """An operator as others name it: ``Concat``, ``functions.sigmoid``."""
 
+Named: TypeAlias = Declared | str
+"""An operator, or its type."""
+
 
 def is_a(node: ir.Node | None, *operators: Declared) -> TypeGuard[ir.Node]:
     """Tell whether a node is of one of these operators: ``is_a(node, Conv, Gemm)``."""
@@ -605,7 +608,7 @@ def is_a(node: ir.Node | None, *operators: Declared) -> TypeGuard[ir.Node]:
     )
 
 
-def type_of(operator: Declared | str) -> str:
+def type_of(operator: Named) -> str:
     """Return the type of an operator, as nodes have it."""
     return operator if isinstance(operator, str) else operator.name
 

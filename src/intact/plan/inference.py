@@ -26,7 +26,7 @@ from intact.graph import (
     moves_values,
     weight_slot,
 )
-from intact.ops.operators import Declared, Gemm, operators_that, type_of
+from intact.ops.operators import Gemm, Named, operators_that, type_of
 from intact.plan.points import QuantPoint, is_joined, quantization_points, refuse_unready
 from intact.plan.quantized_graph import Direction, QuantizedGraph, TensorEnd, quantizes
 from intact.plan.topology import adds_to_products
@@ -57,7 +57,7 @@ def infer_dtype(node: ir.Node, input_types: Sequence[DType], accumulator: DType)
     return DType.FLOAT32 if function is None else function(node, input_types, accumulator)
 
 
-def infers_dtype(*operators: Declared | str) -> Callable[[DTypeInference], DTypeInference]:
+def infers_dtype(*operators: Named) -> Callable[[DTypeInference], DTypeInference]:
     """Register a function for some operators; a later registration replaces an earlier one."""
 
     def register(function: DTypeInference) -> DTypeInference:
@@ -182,7 +182,7 @@ SCALE_INFERENCES: dict[str, ScaleInference] = {}
 """The functions by operator type. The result of an operator without one has no single scale."""
 
 
-def infers_scale(*operators: Declared | str) -> Callable[[ScaleInference], ScaleInference]:
+def infers_scale(*operators: Named) -> Callable[[ScaleInference], ScaleInference]:
     """Register a function for some operators; a later registration replaces an earlier one.
 
     >>> @infers_scale("MyShiftLeft")

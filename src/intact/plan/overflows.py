@@ -25,7 +25,7 @@ from intact.graph import (
     weight_slot,
 )
 from intact.graph.edit import Editor
-from intact.ops.operators import CONVOLUTIONS
+from intact.ops.operators import CONVOLUTIONS, Named, type_of
 from intact.plan.inference import infer_scale
 from intact.plan.quantized_graph import (
     Codes,
@@ -394,7 +394,8 @@ def _wrap(editor: Editor, graph: Graph, sums: WrappingSums, scale: npt.NDArray[n
         for key, number in numbers.items()
     }
 
-    def emit(op_type: str, *inputs: ir.Value) -> ir.Value:
+    def emit(operator: Named, *inputs: ir.Value) -> ir.Value:
+        op_type = type_of(operator)
         return editor.node(op_type, inputs, f"{name}/{op_type}", dtype=double)
 
     # The quotient in float64: in float32 it would be rounded to another integer from 2**24 on.

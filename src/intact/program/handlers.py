@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from intact.errors import Unsupported
-from intact.ops.operators import Declared, type_of
+from intact.ops.operators import Named, type_of
 
 Key = TypeVar("Key")
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -80,7 +80,7 @@ class Handlers(_Handlers[type[Any], Handler]):
 class NamedHandlers(_Handlers[str, Handler]):
     """A table from operator names, as a file has them, to functions; filled like `Handlers`."""
 
-    def register(self, *operators: Declared | str) -> Callable[[Handler], Handler]:
+    def register(self, *operators: Named) -> Callable[[Handler], Handler]:
         """Register the decorated function for these operators.
 
         Raises:

@@ -16,6 +16,7 @@ from intact.errors import ExportError
 from intact.formats.base.maker import PRODUCER
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.files.save import LARGEST_FILE
+from intact.ops.operators import Named, type_of
 from intact.program import Program, Tensor
 from intact.program.handlers import NamedHandlers
 from intact.program.realize import IntegerGraph, Node, Op, Value, Window, realize
@@ -53,25 +54,27 @@ class OnnxBuilder(GraphBuilder):
 
     def result(
         self,
-        op_type: str,
+        operator: Named,
         inputs: Sequence[ir.Value | None],
         result: Value,
         attributes: Mapping[str, Attribute] | None = None,
     ) -> ir.Value:
         """Add the node that computes a value of the graph."""
+        op_type = type_of(operator)
         made = self._node(op_type, inputs, result.name, result.dtype, result, attributes)
         self._values[result.name] = made
         return made
 
     def step(
         self,
-        op_type: str,
+        operator: Named,
         inputs: Sequence[ir.Value | None],
         result: Value,
         dtype: npt.DTypeLike | None = None,
         attributes: Mapping[str, Attribute] | None = None,
     ) -> ir.Value:
         """Add a node on the way to a value, of its shape, and return its output."""
+        op_type = type_of(operator)
         self._count += 1
         name = f"{result.name}/{op_type}_{self._count}"
         kind = result.dtype if dtype is None else dtype
@@ -79,13 +82,14 @@ class OnnxBuilder(GraphBuilder):
 
     def _node(
         self,
-        op_type: str,
+        operator: Named,
         inputs: Sequence[ir.Value | None],
         name: str,
         dtype: npt.DTypeLike,
         like: Value,
         attributes: Mapping[str, Attribute] | None,
     ) -> ir.Value:
+        op_type = type_of(operator)
         made = typed_value(name, ir.DataType.from_numpy(np.dtype(dtype)), like.shape)
         self.add(op_type, inputs, [made], attributes, name=name)
         return made

@@ -26,6 +26,7 @@ from intact.graph.files.save import file_bytes
 from intact.graph.origins import bare
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.logarithmic import levels_of, zero_below
+from intact.ops.operators import Named, type_of
 from intact.plan import (
     Note,
     QuantizedGraph,
@@ -235,8 +236,9 @@ class _Chain:
         self._editor = editor
         self._name = name
 
-    def __call__(self, op_type: str, *inputs: ir.Value, dtype: ir.DataType) -> ir.Value:
+    def __call__(self, operator: Named, *inputs: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Add a node."""
+        op_type = type_of(operator)
         return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", dtype=dtype)
 
     def to(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:

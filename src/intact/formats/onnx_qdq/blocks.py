@@ -31,7 +31,7 @@ from intact.graph.edit import Editor
 from intact.graph.tied_tables import is_looked_up, tied_tables
 from intact.numerics.blocks import block_rows
 from intact.numerics.packing import pack_bits, unpack_bits
-from intact.ops.operators import Gemm
+from intact.ops.operators import Gemm, Named, type_of
 from intact.plan import Codes, Note, QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.dynamic import is_dynamic
 from intact.targets import BlockForm, Blocks, ScaleType
@@ -270,13 +270,14 @@ class BlockWriter:
     def _become(
         self,
         node: ir.Node,
-        op_type: str,
+        operator: Named,
         inputs: list[ir.Value | None],
         attributes: dict[str, int],
     ) -> None:
         """Turn a node into another operator, which keeps its name and its output."""
         # Absent inputs at the end are left out, as ONNX writes them; those between have an empty
         # name.
+        op_type = type_of(operator)
         while inputs[-1] is None:
             inputs.pop()
         # Attributes of the float operator mean nothing to the new one, which the runtime refuses

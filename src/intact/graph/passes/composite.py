@@ -13,6 +13,7 @@ from intact.graph.builder import Attribute
 from intact.graph.edit import Editor
 from intact.graph.metadata import PART_KEY
 from intact.graph.ops import constant_array, input_value
+from intact.ops.operators import Named, type_of
 
 Length: TypeAlias = int | ir.Value
 """A length: a number, or a list of one int64 that the model computes."""
@@ -55,13 +56,14 @@ class Composite:
 
     def __call__(
         self,
-        op_type: str,
+        operator: Named,
         *inputs: ir.Value,
         shape: Sequence[int | ir.SymbolicDim | None] | ir.Shape | None = None,
         dtype: ir.DataType | None = None,
         **attributes: Attribute,
     ) -> ir.Value:
         """Add an operator; its result has the type and the broadcast shape of its inputs."""
+        op_type = type_of(operator)
         if shape is None:
             shape = _broadcast(inputs)
         kind = dtype or inputs[0].dtype or ir.DataType.FLOAT
@@ -88,9 +90,10 @@ class Composite:
         return self._editor.integers(*numbers)
 
     def reduce(
-        self, op_type: str, value: ir.Value, axes: Sequence[int], *, keep: bool = True
+        self, operator: Named, value: ir.Value, axes: Sequence[int], *, keep: bool = True
     ) -> ir.Value:
         """Add a reduction over axes that are not negative."""
+        op_type = type_of(operator)
         shape = None
         if value.shape is not None:
             whole = enumerate(value.shape)

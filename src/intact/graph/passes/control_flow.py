@@ -19,6 +19,7 @@ from intact.graph.metadata import PART_KEY
 from intact.graph.names import Names
 from intact.graph.ops import constant_array, input_value
 from intact.graph.traversal import bodies, graphs_of, nodes_of
+from intact.ops.operators import Named, type_of
 
 
 def inline_ifs(model: ir.Model) -> int:
@@ -167,11 +168,12 @@ class Inliner:
     def node(
         self,
         node: ir.Node,
-        op_type: str,
+        operator: Named,
         inputs: Sequence[ir.Value],
         attributes: Sequence[ir.Attr] = (),
     ) -> ir.Value:
         """Add a node in front of another, and return what it writes."""
+        op_type = type_of(operator)
         made = ir.Node("", op_type, inputs, attributes, name=f"{node.name}_{op_type}")
         made.outputs[0].name = self._names.fresh(str(made.name))
         cast("ir.Graph", node.graph).insert_before(node, made)

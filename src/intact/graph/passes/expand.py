@@ -33,7 +33,7 @@ from intact.graph.passes.fold_linear import fold_scales
 from intact.graph.passes.library import remove_unused
 from intact.graph.passes.loops import choose_turns
 from intact.ops.functions import FUNCTIONS
-from intact.ops.operators import LayerNormalization
+from intact.ops.operators import LayerNormalization, Named, type_of
 
 _AXES_ARE_INPUT = 18
 """From this opset on the axes of ReduceMean are an input."""
@@ -102,7 +102,8 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
     reduced = ir.Shape([1 if k in axes else size for k, size in enumerate(data.shape)])
     epsilon = np.float32(options.epsilon)
 
-    def add(op_type: str, *inputs: ir.Value, shape: ir.Shape | None = data.shape) -> ir.Value:
+    def add(operator: Named, *inputs: ir.Value, shape: ir.Shape | None = data.shape) -> ir.Value:
+        op_type = type_of(operator)
         return editor.node(op_type, inputs, f"{node.name}_{op_type}", shape=shape)
 
     def mean(value: ir.Value) -> ir.Value:
@@ -149,8 +150,9 @@ class _Term:
     name: str
     editor: Editor
 
-    def _made(self, op_type: str, *numbers: float) -> _Term:
+    def _made(self, operator: Named, *numbers: float) -> _Term:
         # Attributes are float32.
+        op_type = type_of(operator)
         constants = [self.editor.number(float(np.float32(each))) for each in numbers]
         name, shape = f"{self.name}_{op_type}", self.value.shape
         made = self.editor.node(op_type, (self.value, *constants), name, shape=shape)

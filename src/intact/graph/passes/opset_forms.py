@@ -16,7 +16,7 @@ import onnx_ir as ir
 from intact.graph.names import Names
 from intact.graph.passes.replace import add_constant
 from intact.graph.traversal import graphs_of, nodes_of
-from intact.ops.operators import GroupNormalization
+from intact.ops.operators import GroupNormalization, Named, type_of
 
 FLATTENING = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 """Until opset 12 they take the axes from ``axis`` on as one, later ``axis`` alone."""
@@ -193,7 +193,7 @@ def _restore(names: _Names, node: ir.Node, data: ir.Value, target: list[int] | N
 def _add(
     names: _Names,
     node: ir.Node,
-    op_type: str,
+    operator: Named,
     inputs: Iterable[ir.Value],
     suffix: str,
     attributes: dict[str, int],
@@ -201,6 +201,7 @@ def _add(
     before: bool = False,
 ) -> ir.Value:
     """Add a node right before another, or right behind it."""
+    op_type = type_of(operator)
     added = ir.node(
         op_type,
         list(inputs),

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from intact.graph.names import node_names, value_names
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.replace import add_constant, replace_value
-from intact.ops.operators import Gather, Squeeze, Transpose
+from intact.ops.operators import Gather, Named, Squeeze, Transpose, type_of
 
 
 class _Parts(NamedTuple):
@@ -164,7 +164,8 @@ def _take(graph: ir.Graph, last: ir.Node, parts: _Parts, index: int) -> None:
     def constant(*numbers: int) -> ir.Value:
         return add_constant(graph, np.array(numbers, np.int64), values.fresh(f"{title}_sizes"))
 
-    def node(op_type: str, *inputs: ir.Value, order: tuple[int, ...] = ()) -> ir.Value:
+    def node(operator: Named, *inputs: ir.Value, order: tuple[int, ...] = ()) -> ir.Value:
+        op_type = type_of(operator)
         attributes = {"perm": order} if order else {}
         new = ir.node(op_type, inputs, attributes, num_outputs=1)
         new.name = names.fresh(f"{title}_{op_type.lower()}")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.ops.operators import Declared, type_of
+from intact.ops.operators import Named, type_of
 from intact.program.forms import has_blocks, has_rank, moved_last, permute
 from intact.program.handlers import NamedHandlers
 from intact.program.lower.attributes import bounds_of, clamp_twice
@@ -42,9 +42,7 @@ class Lowerings(NamedHandlers[Lowering]):
         self._base = base
         self._any_rank: set[str] = set()
 
-    def register(
-        self, *operators: Declared | str, any_rank: bool = False
-    ) -> Callable[[Lowering], Lowering]:
+    def register(self, *operators: Named, any_rank: bool = False) -> Callable[[Lowering], Lowering]:
         """Register the decorated function for these operators.
 
         Args:

@@ -33,6 +33,7 @@ from intact.graph import input_value
 from intact.graph.passes.replace import replace_value
 from intact.numerics.affine import dequantize
 from intact.ops import DENSE, IN_BLOCKS
+from intact.ops.operators import Named, type_of
 from intact.plan import Note, NoteKind, TensorEnd
 from intact.targets import Target
 from intact.targets.blockwise import able_in_blocks
@@ -226,7 +227,8 @@ class _Lift:
         self._graph.register_initializer(value)
         return value
 
-    def _become(self, node: ir.Node, op_type: str, inputs: list[ir.Value | None]) -> None:
+    def _become(self, node: ir.Node, operator: Named, inputs: list[ir.Value | None]) -> None:
+        op_type = type_of(operator)
         for name in list(node.attributes):
             node.attributes.pop(name)
         node.op_type, node.domain = op_type, ""

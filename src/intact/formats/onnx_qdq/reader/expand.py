@@ -20,6 +20,7 @@ from intact.formats.onnx_qdq.reader.parameters import (
 from intact.graph import constant_array, input_value, moves_values
 from intact.graph.names import value_names
 from intact.graph.passes.replace import add_constant
+from intact.ops.operators import Named, type_of
 
 
 @dataclass(frozen=True)
@@ -233,13 +234,14 @@ class _Expansion:
 
     def _replace(
         self,
-        op_type: str,
+        operator: Named,
         inputs: list[ir.Value | None] | list[ir.Value],
         attributes: list[ir.Attr],
         scale: ir.Value | None,
         zero_point: ir.Value | None,
     ) -> None:
         """Put the float operator and a QuantizeLinear for each output in the node's place."""
+        op_type = type_of(operator)
         node, graph = self._node, self._graph
         twin = ir.Node("", op_type, inputs, attributes, num_outputs=len(node.outputs))
         twin.name = node.name
@@ -274,13 +276,14 @@ class _Expansion:
 
     def _add(
         self,
-        op_type: str,
+        operator: Named,
         inputs: list[ir.Value | None],
         attributes: list[ir.Attr],
         dtype: ir.DataType,
         shape: ir.Shape | None,
     ) -> ir.Value:
         """Insert a node with one output before the node that is replaced."""
+        op_type = type_of(operator)
         present = inputs if inputs[-1] is not None else inputs[:-1]
         node = ir.Node("", op_type, present, attributes, num_outputs=1)
         self._graph.insert_before(self._node, node)

@@ -29,6 +29,7 @@ from intact.formats.onnx_qdq.reader.parameters import (
 from intact.graph import constant_array, input_value, is_constant, moves_values
 from intact.graph.names import value_names
 from intact.graph.passes.replace import add_constant, replace_value
+from intact.ops.operators import Named, type_of
 
 _CODES = (ir.DataType.INT8, ir.DataType.UINT8)
 
@@ -201,12 +202,13 @@ class _Lookup:
 
     def _insert(
         self,
-        op_type: str,
+        operator: Named,
         inputs: list[ir.Value | None],
         attributes: list[ir.Attr],
         like: ir.Value,
     ) -> ir.Value:
         """Insert a node that gives floats of the shape of another value."""
+        op_type = type_of(operator)
         node = ir.Node("", op_type, inputs, attributes, num_outputs=1)
         if op_type == "Gather":
             # Ends of the plan are found by the name of the node.

@@ -32,6 +32,7 @@ from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant, replace_value
 from intact.graph.traversal import nodes_of
 from intact.numerics.affine import quantize
+from intact.ops.operators import Named, type_of
 from intact.plan import Note, NoteKind, Overrides
 
 _ANY = (-(2**31), 2**31 - 1)
@@ -117,8 +118,13 @@ class _Pairs:
             yield Note(NoteKind.REWRITE, "", f"{change} (quantizers {where})")
 
     def _node(
-        self, before: ir.Node, op_type: str, inputs: list[ir.Value], options: dict[str, int]
+        self,
+        before: ir.Node,
+        operator: Named,
+        inputs: list[ir.Value],
+        options: dict[str, int],
     ) -> ir.Value:
+        op_type = type_of(operator)
         attributes = [ir.AttrInt64(key, value) for key, value in options.items()]
         made = ir.Node("", op_type, inputs, attributes, num_outputs=1)
         made.name = made.outputs[0].name = self._names.fresh(f"{before.name}_{op_type}")

@@ -26,6 +26,7 @@ from intact.formats.tflite.reader.file import (
 from intact.formats.tflite.reader.schema import Element
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.names import Names
+from intact.ops.operators import Named, type_of
 
 Array = npt.NDArray[Any]
 
@@ -121,21 +122,23 @@ class NodeBuilder:
 
     def node(
         self,
-        op_type: str,
+        operator: Named,
         inputs: Sequence[Input],
         attributes: Mapping[str, Attribute] | None = None,
     ) -> ir.Value:
         """Add a node with one output, and return that without a name."""
+        op_type = type_of(operator)
         return self.split(op_type, inputs, attributes, 1)[0]
 
     def split(
         self,
-        op_type: str,
+        operator: Named,
         inputs: Sequence[Input],
         attributes: Mapping[str, Attribute] | None,
         count: int,
     ) -> tuple[ir.Value, ...]:
         """Add a node with several outputs."""
+        op_type = type_of(operator)
         values = [each.value if isinstance(each, Operand) else each for each in inputs]
         # Without names: which of them is the file's tensor is known once it is written.
         outputs = tuple(typed_value(None) for _ in range(count))
@@ -147,12 +150,13 @@ class NodeBuilder:
 
     def moved(
         self,
-        op_type: str,
+        operator: Named,
         inputs: Sequence[Input],
         attributes: Mapping[str, Attribute] | None,
         shape: tuple[int, ...],
     ) -> Operand:
         """Add a node that moves the codes of its first input, which keep their scale."""
+        op_type = type_of(operator)
         value = self.node(op_type, inputs, attributes)
         return self.on_grid_of(inputs[0], value, shape)
 

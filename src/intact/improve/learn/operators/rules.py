@@ -11,7 +11,7 @@ from torch import Tensor
 
 from intact.errors import Unsupported
 from intact.graph import Graph, constant_array, input_value
-from intact.ops.operators import Declared
+from intact.ops.operators import Named
 from intact.program.handlers import NamedHandlers
 
 Apply: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -31,7 +31,7 @@ operator = RULES.register
 """Registers the decorated rule for operators: ``@operator(Conv)``."""
 
 
-def computes(*operators: Declared | str) -> Callable[[Apply], Apply]:
+def computes(*operators: Named) -> Callable[[Apply], Apply]:
     """Register the decorated function as what computes operators without attributes."""
 
     def decorate(function: Apply) -> Apply:
