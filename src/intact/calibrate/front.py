@@ -14,9 +14,11 @@ import onnx_ir as ir
 
 from intact.calibrate.tail import is_layer, products
 from intact.graph import constant_array, is_constant
+from intact.ops import functions
+from intact.ops.operators import Pow, is_a, names
 from intact.plan import QuantizedGraph
 
-COMPRESSORS = frozenset({"Log", "Pow", "Sqrt"})
+COMPRESSORS = names(functions.log, Pow, functions.sqrt)
 """Operators whose results change most where what they read is small; powers below one alone."""
 _CHEAP = 0.5
 """Share of all multiplications that stay integers at least, or else little is left to gain."""
@@ -95,7 +97,7 @@ def _readers(plan: QuantizedGraph, node: ir.Node) -> list[ir.Node]:
 
 
 def _compresses(node: ir.Node) -> bool:
-    if node.op_type == "Pow":
+    if is_a(node, Pow):
         power = constant_array(node.inputs[1])
         return power is not None and power.size == 1 and 0 < power.item() < 1
     value = node.inputs[0] if node.op_type in COMPRESSORS else None

@@ -20,7 +20,7 @@ from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import is_layer, products
 from intact.engines.tensors import tensors_of
 from intact.graph import Graph, constant_array, moves_values, weight_slot
-from intact.ops.operators import Concat
+from intact.ops.operators import Concat, is_a
 from intact.plan import QuantizedGraph
 
 HUGE = 256.0
@@ -124,7 +124,7 @@ def _is_joined(value: ir.Value) -> bool:
     while maker is not None and moves_values(maker):
         data = maker.inputs[0]
         maker = None if data is None else data.producer()
-    return maker is not None and maker.op_type == Concat.name
+    return is_a(maker, Concat)
 
 
 def _is_convolved(value: ir.Value) -> bool:

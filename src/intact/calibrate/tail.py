@@ -26,8 +26,18 @@ from intact.graph import (
     output_channels,
     weight_slot,
 )
-from intact.ops import RECURRENT
-from intact.ops.operators import QUANTIZERS
+from intact.ops import RECURRENT, functions
+from intact.ops.operators import (
+    QUANTIZERS,
+    Attention,
+    Concat,
+    Einsum,
+    NonMaxSuppression,
+    Softmax,
+    TopK,
+    is_a,
+    names,
+)
 from intact.plan import QuantizedGraph
 
 UNLIKE = 8.0
@@ -36,9 +46,9 @@ _FEW = 256
 """Elements of a weight that is no layer's, but that of an expectation over bins."""
 _CHEAP = 0.1
 """Share of all multiplications that nodes in float may be as many as, to cost nothing."""
-_LAYERS = QUANTIZERS.union(RECURRENT, ("Attention", "Einsum"))
-_DECODERS = frozenset(("Exp", "NonMaxSuppression", "TopK"))
-SIGNS_OF_DECODING = _DECODERS | {"Concat", "Softmax"}
+_LAYERS = QUANTIZERS.union(RECURRENT, names(Attention, Einsum))
+_DECODERS = names(functions.exp, NonMaxSuppression, TopK)
+SIGNS_OF_DECODING = _DECODERS | names(Concat, Softmax)
 """Operators without which nothing decodes or joins behind the last layers."""
 
 
@@ -230,7 +240,7 @@ def _is_expectation(node: ir.Node) -> bool:
     source = _producer(node.inputs[0])
     while source is not None and moves_values(source):
         source = _producer(source.inputs[0])
-    return source is not None and source.op_type == "Softmax"
+    return is_a(source, Softmax)
 
 
 def _decodes(node: ir.Node) -> bool:
@@ -239,7 +249,7 @@ def _decodes(node: ir.Node) -> bool:
 
 
 def _is_join(plan: QuantizedGraph, node: ir.Node) -> bool:
-    joins = node.op_type == "Concat" and len(set(_computed_inputs(node))) > 1
+    joins = is_a(node, Concat) and len(set(_computed_inputs(node))) > 1
     return joins and plan.is_quantized(node)
 
 
@@ -256,7 +266,7 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
     """
     tail, chosen = set(nodes), _chosen(nodes)
     found: dict[ir.Value, None] = {}
-    joined = {value for node in nodes if node.op_type == "Concat" for value in node.inputs}
+    joined = {value for node in nodes if is_a(node, Concat) for value in node.inputs}
     open_values = list(graph.outputs)
     seen: set[ir.Value] = set()
     # Backwards from the outputs through what only moves, joins or chooses: the values where that

@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from intact.engines.session import make_session, run_session
 from intact.graph.edit import Editor
-from intact.ops.operators import QUANTIZERS
+from intact.ops.operators import QUANTIZERS, DequantizeLinear, MatMulInteger
 
 OPTION = "session.x64quantprecision"
 
@@ -40,7 +40,7 @@ def saturates_pairs() -> bool:
     # 127 * 255 twice is above 2**15: any pair would saturate.
     weight = ir.Value(name="w", const_value=ir.Tensor(np.full((_LENGTH, 1), 127, np.int8)))
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape((1, _LENGTH)))
-    product = ir.node("MatMulInteger", [x, weight])
+    product = ir.node(MatMulInteger.name, [x, weight])
     product.outputs[0].name, product.outputs[0].dtype = "y", ir.DataType.INT32
     graph = ir.Graph(
         [x], product.outputs, nodes=[product], initializers=[weight], opset_imports={"": 13}
@@ -105,9 +105,9 @@ def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
         return []
     found: list[tuple[ir.Node, int]] = []
     for node, slot in value.uses():
-        if node.op_type == "DequantizeLinear" and slot == _QUANTIZED:
+        if node.op_type == DequantizeLinear.name and slot == _QUANTIZED:
             found += list(node.outputs[0].uses())
-        elif node.op_type == "DequantizeLinear" and _dequantizes_constant(node):
+        elif node.op_type == DequantizeLinear.name and _dequantizes_constant(node):
             found.append((node, _ZERO_POINT))
         elif node.op_type not in QUANTIZERS:  # no zero point
             found.append((node, slot))
@@ -132,7 +132,7 @@ def _copy(editor: Editor, weight: ir.Value, read: ir.Value | None) -> ir.Value:
     attributes = {name: attribute.value for name, attribute in dequantize.attributes.items()}
     kind, domain = read.dtype or ir.DataType.FLOAT, dequantize.domain
     name = str(read.name)
-    return editor.node("DequantizeLinear", inputs, name, attributes, kind, read.shape, domain)
+    return editor.node(DequantizeLinear, inputs, name, attributes, kind, read.shape, domain)
 
 
 def _copy_of_constant(editor: Editor, value: ir.Value) -> ir.Value:

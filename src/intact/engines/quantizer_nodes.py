@@ -21,7 +21,32 @@ from intact.graph.edit import Editor
 from intact.numerics.dynamic import DynamicQuantizer
 from intact.numerics.levels import Factor
 from intact.numerics.logarithmic import zero_below
-from intact.ops.operators import Named, type_of
+from intact.ops import functions
+from intact.ops.operators import (
+    Add,
+    Cast,
+    Clip,
+    DequantizeLinear,
+    Div,
+    DynamicQuantizeLinear,
+    Equal,
+    Greater,
+    Less,
+    Max,
+    Min,
+    Mul,
+    Named,
+    Pad,
+    Pow,
+    QuantizeLinear,
+    ReduceMax,
+    ReduceMin,
+    Reshape,
+    Slice,
+    Sub,
+    Where,
+    type_of,
+)
 
 
 class QuantizerInputs(msgspec.Struct, frozen=True):
@@ -119,23 +144,23 @@ def add_quantizer(
     bounds = [editor.input(f"{name}/{part}", dtype, shape) for part in parts]
     chain = Chain(editor, name)
     if in_bytes:
-        codes = chain("QuantizeLinear", value, scale, *bounds)
-        result = chain("DequantizeLinear", codes, scale, *bounds, dtype=ir.DataType.FLOAT)
+        codes = chain(QuantizeLinear, value, scale, *bounds)
+        result = chain(DequantizeLinear, codes, scale, *bounds, dtype=ir.DataType.FLOAT)
     elif config.grid.exponential:
         result = _logarithmic(chain, value, scale, bounds, config.grid.octave)
     else:
-        steps = chain("Div", value, scale)
+        steps = chain(Div, value, scale)
         rounded = ROUNDERS[config.rounding](chain, steps)
         if trailing is None:
-            codes = chain("Clip", rounded, *bounds)
+            codes = chain(Clip, rounded, *bounds)
         else:  # Clip takes one pair of bounds
             low, high = bounds
-            codes = chain("Min", chain("Max", rounded, low), high)
-        result = chain("Mul", codes, scale)
+            codes = chain(Min, chain(Max, rounded, low), high)
+        result = chain(Mul, codes, scale)
     enabled = None
     if switched:
         switch = editor.input(f"{name}/enabled", ir.DataType.BOOL, [])
-        result = chain("Where", switch, result, value)
+        result = chain(Where, switch, result, value)
         enabled = str(switch.name)
     result.shape = value.shape
     names = tuple(str(each.name) for each in bounds)
@@ -165,12 +190,14 @@ class Chain:
         """Add a node; its result has the type of its last input unless given."""
         op_type = type_of(operator)
         result = dtype or inputs[-1].dtype or ir.DataType.FLOAT
-        attributes: dict[str, int | float | str] = {"to": int(result)} if op_type == "Cast" else {}
+        attributes: dict[str, int | float | str] = (
+            {"to": int(result)} if op_type == Cast.name else {}
+        )
         return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, result)
 
     def to(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Cast a value."""
-        return self("Cast", value, dtype=dtype)
+        return self(Cast, value, dtype=dtype)
 
     def constant(
         self, number: float, dtype: type[np.float32] | type[np.float64] = np.float32
@@ -180,42 +207,42 @@ class Chain:
 
     def equals(self, value: ir.Value, number: float) -> ir.Value:
         """Return 1 where a value is a number, and 0 elsewhere."""
-        equal = self("Equal", value, self.constant(number), dtype=ir.DataType.BOOL)
+        equal = self(Equal, value, self.constant(number), dtype=ir.DataType.BOOL)
         return self.to(equal, ir.DataType.FLOAT)
 
 
 def _half_even(chain: Chain, steps: ir.Value) -> ir.Value:
-    return chain("Round", steps)
+    return chain(functions.round_half_even, steps)
 
 
 def _half_up(chain: Chain, steps: ir.Value) -> ir.Value:
     rounded, rest = _nearest(chain, steps)
-    return chain("Add", rounded, chain.equals(rest, 0.5))
+    return chain(Add, rounded, chain.equals(rest, 0.5))
 
 
 def _half_down(chain: Chain, steps: ir.Value) -> ir.Value:
     rounded, rest = _nearest(chain, steps)
-    return chain("Sub", rounded, chain.equals(rest, -0.5))
+    return chain(Sub, rounded, chain.equals(rest, -0.5))
 
 
 def _half_away(chain: Chain, steps: ir.Value) -> ir.Value:
-    sign = chain("Sign", steps)
-    return chain("Mul", sign, _half_up(chain, chain("Abs", steps)))
+    sign = chain(functions.sign, steps)
+    return chain(Mul, sign, _half_up(chain, chain(functions.absolute, steps)))
 
 
 def _half_toward_zero(chain: Chain, steps: ir.Value) -> ir.Value:
-    sign = chain("Sign", steps)
-    return chain("Mul", sign, _half_down(chain, chain("Abs", steps)))
+    sign = chain(functions.sign, steps)
+    return chain(Mul, sign, _half_down(chain, chain(functions.absolute, steps)))
 
 
 def _up(chain: Chain, steps: ir.Value) -> ir.Value:
-    return chain("Ceil", steps)
+    return chain(functions.ceil, steps)
 
 
 def _nearest(chain: Chain, steps: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Return round-half-even and the remainder, which is exact in float32."""
-    rounded = chain("Round", steps)
-    return rounded, chain("Sub", steps, rounded)
+    rounded = chain(functions.round_half_even, steps)
+    return rounded, chain(Sub, steps, rounded)
 
 
 ROUNDERS: dict[Rounding, Callable[[Chain, ir.Value], ir.Value]] = {
@@ -243,16 +270,16 @@ def _logarithmic(
     two, zero = chain.constant(2.0, np.float64), chain.constant(0.0, np.float64)
     one, least = chain.constant(1.0, np.float64), chain.constant(zero_below(octave), np.float64)
     first, last = chain.to(scale, ir.DataType.DOUBLE), chain.to(high, ir.DataType.DOUBLE)
-    ratio = chain("Div", chain("Abs", chain.to(value, ir.DataType.DOUBLE)), first)
-    position = chain("Mul", chain("Log", ratio), per_nat)
+    ratio = chain(Div, chain(functions.absolute, chain.to(value, ir.DataType.DOUBLE)), first)
+    position = chain(Mul, chain(functions.log, ratio), per_nat)
     # Clip takes float64 from opset 12 on only.
-    codes = chain("Round", chain("Min", chain("Max", position, one), last))
-    level = chain("Mul", chain("Pow", two, chain("Div", codes, steps)), first)
-    is_zero = chain("Less", ratio, least, dtype=ir.DataType.BOOL)
-    magnitude = chain("Where", is_zero, zero, level)
+    codes = chain(functions.round_half_even, chain(Min, chain(Max, position, one), last))
+    level = chain(Mul, chain(Pow, two, chain(Div, codes, steps)), first)
+    is_zero = chain(Less, ratio, least, dtype=ir.DataType.BOOL)
+    magnitude = chain(Where, is_zero, zero, level)
     # One-sided levels (low = 0) have no negative side.
-    sign = chain("Max", chain("Sign", value), low)
-    return chain("Mul", sign, chain.to(magnitude, ir.DataType.FLOAT))
+    sign = chain(Max, chain(functions.sign, value), low)
+    return chain(Mul, sign, chain.to(magnitude, ir.DataType.FLOAT))
 
 
 # ---- scales that the graph computes --------------------------------------------------------------
@@ -302,17 +329,17 @@ def _quantize_blocks(
     padded = value
     if missing:
         pads = editor.integers(*[0] * (2 * rank - 1), missing, name=f"{name}/pads")
-        padded = editor.node("Pad", [value, pads], f"{name}/Pad")
+        padded = editor.node(Pad, [value, pads], f"{name}/Pad")
     blocks = (length + missing) // size
     parts = editor.integers(*[0] * (rank - 1), blocks, size, name=f"{name}/parts")
-    apart = editor.node("Reshape", [padded, parts], f"{name}/apart")
+    apart = editor.node(Reshape, [padded, parts], f"{name}/apart")
     rows = replace(quantizer, block=None)
     numbers = _ComposedQuantizer(editor, apart, rows, name).result()
     whole = editor.integers(*[0] * (rank - 1), length + missing, name=f"{name}/whole")
-    joined = editor.node("Reshape", [numbers, whole], f"{name}/joined")
+    joined = editor.node(Reshape, [numbers, whole], f"{name}/joined")
     if missing:
         ends = [editor.integers(number, name=f"{name}/at") for number in (0, length, rank - 1)]
-        joined = editor.node("Slice", [joined, *ends], f"{name}/Slice")
+        joined = editor.node(Slice, [joined, *ends], f"{name}/Slice")
     joined.shape = value.shape
     return joined
 
@@ -323,8 +350,8 @@ def _quantize_by_one_operator(editor: Editor, value: ir.Value, name: str) -> ir.
         ir.Value(name=editor.names.fresh(f"{name}/{part}"), type=ir.TensorType(kind))
         for part, kind in kinds.items()
     ]
-    editor.add("DynamicQuantizeLinear", [value], outputs, name=str(outputs[0].name))
-    return editor.node("DequantizeLinear", outputs, f"{name}/DequantizeLinear")
+    editor.add(DynamicQuantizeLinear, [value], outputs, name=str(outputs[0].name))
+    return editor.node(DequantizeLinear, outputs, f"{name}/DequantizeLinear")
 
 
 class _ComposedQuantizer:
@@ -339,47 +366,45 @@ class _ComposedQuantizer:
     def result(self) -> ir.Value:
         chain, quantizer = self._chain, self._quantizer
         zero = chain.constant(0.0)
-        low = chain("Min", self._reduce("ReduceMin"), zero)
-        high = chain("Max", self._reduce("ReduceMax"), zero)
+        low = chain(Min, self._reduce(ReduceMin), zero)
+        high = chain(Max, self._reduce(ReduceMax), zero)
         if quantizer.symmetric:
-            span, codes = chain("Max", chain("Neg", low), high), quantizer.quant_max
+            span, codes = chain(Max, chain(functions.negative, low), high), quantizer.quant_max
         else:
-            span, codes = chain("Sub", high, low), quantizer.quant_max - quantizer.quant_min
-        is_flat = chain("Equal", low, high, dtype=ir.DataType.BOOL)
+            span, codes = chain(Sub, high, low), quantizer.quant_max - quantizer.quant_min
+        is_flat = chain(Equal, low, high, dtype=ir.DataType.BOOL)
         one, count = chain.constant(1.0), chain.constant(float(codes))
-        scale = chain("Where", is_flat, one, chain("Div", span, count))
+        scale = chain(Where, is_flat, one, chain(Div, span, count))
         if quantizer.factor is Factor.SCALE:
-            steps = chain("Div", self._value, scale)
+            steps = chain(Div, self._value, scale)
         elif quantizer.factor is Factor.RECIPROCAL:
-            steps = chain("Mul", self._value, chain("Div", one, scale))
+            steps = chain(Mul, self._value, chain(Div, one, scale))
         else:
-            factor = chain("Where", is_flat, one, chain("Div", count, span))
-            scale = chain("Div", one, factor) if quantizer.factor is Factor.INVERTED else scale
-            steps = chain("Mul", self._value, factor)
+            factor = chain(Where, is_flat, one, chain(Div, count, span))
+            scale = chain(Div, one, factor) if quantizer.factor is Factor.INVERTED else scale
+            steps = chain(Mul, self._value, factor)
         rounded = ROUNDERS[quantizer.rounding](chain, steps)
         least, most = (chain.constant(float(c)) for c in (quantizer.quant_min, quantizer.quant_max))
         if not quantizer.symmetric:
             ends = (low, high) if quantizer.factor is Factor.INVERTED else (low,)
             offset = self._zero_point(ends, scale, least, most)
-            least, most = chain("Sub", least, offset), chain("Sub", most, offset)
-        return chain("Mul", chain("Min", chain("Max", rounded, least), most), scale)
+            least, most = chain(Sub, least, offset), chain(Sub, most, offset)
+        return chain(Mul, chain(Min, chain(Max, rounded, least), most), scale)
 
     def _zero_point(
         self, ends: tuple[ir.Value, ...], scale: ir.Value, least: ir.Value, most: ir.Value
     ) -> ir.Value:
         """Return the zero point of the lower end, or of the end that is larger in codes."""
         chain = self._chain
-        from_ends = [chain("Div", end, scale) for end in ends]
-        offset = chain("Sub", least, from_ends[0])
+        from_ends = [chain(Div, end, scale) for end in ends]
+        offset = chain(Sub, least, from_ends[0])
         if len(ends) > 1:
             sums = [
-                chain("Add", code, end) for code, end in zip((least, most), from_ends, strict=True)
+                chain(Add, code, end) for code, end in zip((least, most), from_ends, strict=True)
             ]
-            is_high = chain(
-                "Greater", chain("Add", *sums), chain.constant(0.0), dtype=ir.DataType.BOOL
-            )
-            offset = chain("Where", is_high, offset, chain("Sub", most, from_ends[1]))
-        bounded = chain("Min", chain("Max", offset, least), most)
+            is_high = chain(Greater, chain(Add, *sums), chain.constant(0.0), dtype=ir.DataType.BOOL)
+            offset = chain(Where, is_high, offset, chain(Sub, most, from_ends[1]))
+        bounded = chain(Min, chain(Max, offset, least), most)
         return ROUNDERS[Rounding.HALF_EVEN](chain, bounded)
 
     def _reduce(self, operator: Named) -> ir.Value:

@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
-from intact.ops.operators import Concat
+from intact.ops import functions
+from intact.ops.operators import Add, Concat, Mul, RotaryEmbedding, Shape, Slice, Split, is_a, names
 
 _ATTENTION = "GroupQueryAttention"
 _RUNTIME = "com.microsoft"
@@ -69,7 +70,7 @@ def caches_of(node: ir.Node) -> tuple[Cache, ...]:
     """Return the caches that a node appends to, whose lengths are known; mostly none."""
     if node.op_type == _ATTENTION and node.domain == _RUNTIME:
         return tuple(_of_attention(node))
-    if node.op_type == "Concat" and node.domain == "":
+    if is_a(node, Concat):
         return tuple(_of_concat(node))
     return ()
 
@@ -81,9 +82,9 @@ def growing_inputs(graph: Graph) -> Mapping[str, str]:
     """
     found = {}
     for value in graph.inputs:
-        readers = [node for node, _ in value.uses() if node.op_type != "Shape"]
+        readers = [node for node, _ in value.uses() if not is_a(node, Shape)]
         is_open = value.shape is not None and any(not isinstance(n, int) for n in value.shape)
-        if is_open and len(readers) == 1 and readers[0].op_type == "Concat":
+        if is_open and len(readers) == 1 and is_a(readers[0], Concat):
             found[str(value.name)] = str(readers[0].outputs[0].name)
     return found
 
@@ -136,7 +137,7 @@ def _of_concat(node: ir.Node) -> Iterator[Cache]:
 def _becomes_output(kept: ir.Value, node: ir.Node, present: int) -> bool:
     """Tell whether an input of floats with an open length is read by a node alone, and returned."""
     # Its length may be read without its values, as masks and places are computed from it.
-    readers = {reader for reader, _ in kept.uses() if reader.op_type != "Shape"}
+    readers = {reader for reader, _ in kept.uses() if not is_a(reader, Shape)}
     return (
         kept.is_graph_input()
         and kept.const_value is None
@@ -190,7 +191,7 @@ def rotation_of(value: ir.Value, size: int) -> Rotation | None:
     maker = value.producer()
     if maker is None:
         return None
-    if maker.op_type == "RotaryEmbedding":
+    if maker.op_type == RotaryEmbedding.name:
         return _by_operator(maker, size)
     return _written_out(maker, size)
 
@@ -220,18 +221,18 @@ def _written_out(node: ir.Node, size: int) -> Rotation | None:
 
     Cosines and sines are taken to be such.
     """
-    if node.op_type == "Concat":  # the first numbers of a head are turned, the others are not
+    if is_a(node, Concat):  # the first numbers of a head are turned, the others are not
         first = node.inputs[0]
         length = _lengths(first)[-1] if first is not None and _lengths(first) else None
         maker = None if first is None else first.producer()
         return _written_out(maker, length) if maker and isinstance(length, int) else None
-    if node.op_type != "Add":
+    if not is_a(node, Add):
         return None
     products = [value.producer() for value in node.inputs if value is not None]
     factors = [
         [value for value in each.inputs if value is not None]
         for each in products
-        if each is not None and each.op_type == "Mul"
+        if is_a(each, Mul)
     ]
     if len(factors) != 2:
         return None
@@ -247,13 +248,13 @@ def _written_out(node: ir.Node, size: int) -> Rotation | None:
 def _half_turned(value: ir.Value) -> ir.Value | None:
     """Return what ``concat(-second half, first half)`` is made of."""
     maker = value.producer()
-    if maker is None or maker.op_type != "Concat" or len(maker.inputs) != 2:
+    if not is_a(maker, Concat) or len(maker.inputs) != 2:
         return None
     negated, first = (None if each is None else each.producer() for each in maker.inputs)
-    if negated is None or negated.op_type != "Neg" or first is None:
+    if not is_a(negated, functions.negative) or first is None:
         return None
     second = None if negated.inputs[0] is None else negated.inputs[0].producer()
-    if second is None or not {first.op_type, second.op_type} <= {"Slice", "Split"}:
+    if second is None or not {first.op_type, second.op_type} <= names(Slice, Split):
         return None
     source = first.inputs[0]
     return source if source is not None and source is second.inputs[0] else None

@@ -12,6 +12,7 @@ from intact.graph.builder import GraphBuilder
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.graph.names import Names
 from intact.graph.traversal import graphs_of
+from intact.ops.operators import Max
 
 
 class Editor(GraphBuilder):
@@ -102,9 +103,7 @@ class Editor(GraphBuilder):
         dtype = value.dtype or ir.DataType.FLOAT
         least = ml_dtypes.finfo(dtype.numpy()).min  # type: ignore[no-untyped-call]
         lowest = self._once(("lowest", dtype), lambda: np.array(least, dtype.numpy()))
-        return self.node(
-            "Max", [value, lowest], f"{value.name}_kept", dtype=dtype, shape=value.shape
-        )
+        return self.node(Max, [value, lowest], f"{value.name}_kept", dtype=dtype, shape=value.shape)
 
     def finish(self) -> ir.Model:
         """Sort the nodes topologically, drop constants that nothing reads, return the model."""

@@ -10,7 +10,20 @@ import onnx_ir as ir
 from intact.ops import operators
 from intact.ops.declaration import UNKNOWN, OpKind, OpSpec, Role
 from intact.ops.functions import FUNCTIONS, Option
-from intact.ops.operators import OPS
+from intact.ops.operators import (
+    OPS,
+    AveragePool,
+    Constant,
+    Conv,
+    ConvTranspose,
+    DeformConv,
+    Dropout,
+    Gemm,
+    MatMul,
+    Pad,
+    Resize,
+    is_a,
+)
 
 __all__ = [
     "OPS",
@@ -68,7 +81,7 @@ def is_constant(value: ir.Value | None) -> bool:
     if value is None or value.const_value is None or value.is_graph_input():
         return False
     producer = value.producer()
-    return value.is_initializer() or (producer is not None and producer.op_type == "Constant")
+    return value.is_initializer() or (is_a(producer, Constant))
 
 
 def constant_array(value: ir.Value | None) -> np.ndarray | None:
@@ -162,15 +175,15 @@ def output_channel_axis(node: ir.Node) -> int | None:
         return None
     rank = weight.ndim
     match node.op_type:
-        case "Conv" | "DeformConv":
+        case Conv.name | DeformConv.name:
             return 0
-        case "ConvTranspose":
+        case ConvTranspose.name:
             return _transposed_channel_axis(node, weight.shape)
-        case "Gemm":
+        case Gemm.name:
             options = operators.Gemm.of(node)
             transposed = options.transA != 0 if slot == 0 else options.transB != 0
             return int(transposed) if slot == 0 else int(not transposed)
-        case "MatMul" if rank >= 2:
+        case MatMul.name if rank >= 2:
             return rank - 2 if slot == 0 else rank - 1
     return None
 
@@ -193,11 +206,11 @@ def output_channels(node: ir.Node) -> int | None:
     if weight is None or weight.ndim < 2:
         return None
     match node.op_type:
-        case "Conv":
+        case Conv.name:
             return int(weight.shape[0])
-        case "ConvTranspose":
+        case ConvTranspose.name:
             return int(weight.shape[1]) * operators.ConvTranspose.of(node).group
-        case "Gemm":
+        case Gemm.name:
             return int(weight.shape[0 if operators.Gemm.of(node).transB else 1])
     return None
 
@@ -216,7 +229,7 @@ def is_even_average(node: ir.Node) -> bool:
     because lengths are rounded up, and padding that depends on lengths rule it out.
     """
     channels = None if node.inputs[0] is None else node.inputs[0].shape
-    if node.op_type != "AveragePool" or channels is None or len(channels) != 4:
+    if not is_a(node, AveragePool) or channels is None or len(channels) != 4:
         return False
     options = operators.AveragePool.of(node)
     return (
@@ -239,13 +252,13 @@ def moves_values(node: ir.Node) -> bool:
     if spec is None or not spec.moves_values:
         return False
     match node.op_type:
-        case "Pad":
+        case Pad.name:
             return _pads_with_zero(node)
-        case "Resize":
+        case Resize.name:
             options = operators.Resize.of(node)
             crops = options.coordinate_transformation_mode == "tf_crop_and_resize"
             return options.mode == "nearest" and not crops
-        case "Dropout":
+        case Dropout.name:
             training = input_value(node, 2)
             array = constant_array(training)
             return training is None or (array is not None and not array.any())

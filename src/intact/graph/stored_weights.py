@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from intact.graph.ops import input_value, is_constant
 from intact.ops import IN_BLOCKS, RECURRENT, STORABLE
-from intact.ops.operators import Gather, Gemm
+from intact.ops.operators import Gather, Gemm, is_a
 
 _RECURRENT_SLOTS = (1, 2)
 _GATE_ROWS = 1
@@ -46,13 +46,13 @@ def block_axes(node: ir.Node) -> dict[int, int]:
     """
     if node.domain != "" or node.op_type not in IN_BLOCKS:
         return {}
-    slot = 0 if node.op_type == Gather.name else 1
+    slot = 0 if is_a(node, Gather) else 1
     if len(_float_shape(node, slot)) != _MATRIX:
         return {}
     data = input_value(node, 0)
     if slot == 0:
         return {0: 1} if Gather.of(node).axis in (0, -_MATRIX) else {}
-    if node.op_type == Gemm.name:
+    if is_a(node, Gemm):
         options = Gemm.of(node)
         # ONNX Runtime's operator of blocks (MatMulNBits) has no factors.
         is_plain = not options.transA and options.alpha == 1 and options.beta == 1

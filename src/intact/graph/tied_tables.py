@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from intact.graph.graph import Graph
 from intact.graph.ops import is_constant, weight_slot
-from intact.ops.operators import Gather
+from intact.ops.operators import Gather, is_a
 
 
 def tied_tables(graph: Graph) -> Iterator[tuple[ir.Node, ir.Node, bool]]:
@@ -62,4 +62,4 @@ def is_same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
 
 def is_looked_up(node: ir.Node, slot: int) -> bool:
     """Tell whether a node reads rows of a constant only."""
-    return node.op_type == Gather.name and slot == 0
+    return is_a(node, Gather) and slot == 0

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph import Graph, facts, weight_slot
-from intact.ops.operators import Conv, ConvTranspose, Gemm
+from intact.ops.operators import Conv, ConvTranspose, Gemm, is_a
 
 Doubles = npt.NDArray[np.float64]
 
@@ -100,7 +100,7 @@ class Layer:
 
     def lay_out(self, wide: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Lay ``[groups, outputs, inputs, taps]`` out as the weight is stored."""
-        if self.node.op_type == ConvTranspose.name:
+        if is_a(self.node, ConvTranspose):
             wide = wide.transpose(0, 2, 1, 3)
         elif self.is_dense and not Gemm.of(self.node).transB:
             wide = wide[0, :, :, 0].T

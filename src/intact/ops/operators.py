@@ -635,4 +635,4 @@ CONVOLUTIONS = operators_that(lambda spec: spec.channel_axis == 1)
 BIASED = operators_that(lambda spec: spec.channel_axis is not None and BIAS in spec.roles)
 """Those that add a bias themselves."""
 
-QUANTIZERS = frozenset({QuantizeLinear.name, DequantizeLinear.name})
+QUANTIZERS = names(QuantizeLinear, DequantizeLinear)

@@ -27,7 +27,7 @@ import onnx_ir as ir
 from intact.graph import Graph, constant_array, facts, output_channel_axis, weight_slot
 from intact.graph.batch_norm import STILL, BatchNorm
 from intact.graph.passes.fold_linear import parameters_of
-from intact.ops.operators import Gemm
+from intact.ops.operators import Add, Conv, Gemm, Mul, is_a
 from intact.plan.quantized_graph import QuantizedGraph
 
 Doubles = npt.NDArray[np.float64]
@@ -160,9 +160,9 @@ def normalized_data(node: ir.Node, place: Place) -> ir.Value | None:
     if place is Place.IN_FRONT:
         return None
     data = node.inputs[0]
-    if place is Place.APART and node.op_type == "Add" and data is not None:  # of Mul and Add
+    if place is Place.APART and is_a(node, Add) and data is not None:  # of Mul and Add
         product = data.producer()
-        return product.inputs[0] if product is not None and product.op_type == "Mul" else data
+        return product.inputs[0] if is_a(product, Mul) else data
     return data
 
 
@@ -231,12 +231,12 @@ def _matrix(node: ir.Node, channels: int) -> Doubles | None:
     if weight is None or weight.ndim < 2:
         return None
     # Conv and a transposed Gemm have their inputs along axis 1 of the weight, MatMul along axis 0.
-    turned = node.op_type == "Conv" or bool(Gemm.of(node).transB)
+    turned = is_a(node, Conv) or bool(Gemm.of(node).transB)
     axis = 1 if turned else 0
     if weight.shape[axis] != channels:
         return None  # in groups
     moved = np.moveaxis(weight.astype(np.float64), axis, 0).reshape(channels, -1)
-    if node.op_type != "Conv":
+    if not is_a(node, Conv):
         return moved
     return np.asarray(np.abs(moved.reshape(channels, weight.shape[0], -1)).max(axis=2))
 

@@ -15,9 +15,10 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import Role, input_role, is_constant
+from intact.ops.operators import Clip, Pad
 from intact.plan.quantized_graph import QuantizedGraph, TensorEnd, quantizes
 
-_SLOTS: Mapping[str, tuple[int, ...]] = MappingProxyType({"Clip": (1, 2), "Pad": (2,)})
+_SLOTS: Mapping[str, tuple[int, ...]] = MappingProxyType({Clip.name: (1, 2), Pad.name: (2,)})
 """Inputs that are compared with the data, or put beside them, by operator."""
 
 

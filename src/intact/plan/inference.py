@@ -26,7 +26,24 @@ from intact.graph import (
     moves_values,
     weight_slot,
 )
-from intact.ops.operators import Gemm, Named, operators_that, type_of
+from intact.ops import functions
+from intact.ops.operators import (
+    AveragePool,
+    Clip,
+    Conv,
+    ConvTranspose,
+    CumSum,
+    Gemm,
+    GlobalAveragePool,
+    MatMul,
+    Mul,
+    Named,
+    ReduceMean,
+    ReduceSum,
+    Relu,
+    operators_that,
+    type_of,
+)
 from intact.plan.points import QuantPoint, is_joined, quantization_points, refuse_unready
 from intact.plan.quantized_graph import Direction, QuantizedGraph, TensorEnd, quantizes
 from intact.plan.topology import adds_to_products
@@ -217,7 +234,7 @@ def infer_scale(node: ir.Node, scales: Sequence[Scale | None]) -> Scale | None:
     return function(node, known)
 
 
-@infers_scale("Conv", "ConvTranspose", "MatMul", "Mul")
+@infers_scale(Conv, ConvTranspose, MatMul, Mul)
 def product_of_scales(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     """The product of integers has the product of their scales."""
     product = scales[0]
@@ -241,7 +258,7 @@ def common_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     return scales[0] if agree else None
 
 
-@infers_scale("Relu", "Clip", "Abs", "Neg", "ReduceSum", "CumSum")
+@infers_scale(Relu, Clip, functions.absolute, functions.negative, ReduceSum, CumSum)
 def own_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     """The result has the scale of the input.
 
@@ -258,7 +275,7 @@ def move_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     return scales[0] if scales[0].ndim == 0 else None
 
 
-@infers_scale("AveragePool", "GlobalAveragePool", "ReduceMean")
+@infers_scale(AveragePool, GlobalAveragePool, ReduceMean)
 def scale_of_mean(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     """A mean of n elements is their sum with the input's scale divided by n."""
     count = averaged_elements(node)
@@ -381,11 +398,11 @@ def _along_channels(node: ir.Node, slot: int, scales: Scale) -> Scale | None:
     if slot != weight_slot(node):
         return None
     match node.op_type:
-        case "Conv" | "ConvTranspose":
+        case Conv.name | ConvTranspose.name:
             value = node.inputs[slot]
             spatial = 0 if value is None or value.shape is None else len(value.shape) - 2
             return scales.reshape(-1, *(1,) * spatial)
-        case "Gemm" | "MatMul":
+        case Gemm.name | MatMul.name:
             return scales.reshape(-1, 1) if slot == 0 else scales
     return None
 

@@ -25,7 +25,8 @@ from intact.graph import (
     weight_slot,
 )
 from intact.graph.edit import Editor
-from intact.ops.operators import CONVOLUTIONS, Named, type_of
+from intact.ops import functions
+from intact.ops.operators import CONVOLUTIONS, Add, Cast, Div, Mul, Named, Sub, type_of
 from intact.plan.inference import infer_scale
 from intact.plan.quantized_graph import (
     Codes,
@@ -399,13 +400,13 @@ def _wrap(editor: Editor, graph: Graph, sums: WrappingSums, scale: npt.NDArray[n
         return editor.node(op_type, inputs, f"{name}/{op_type}", dtype=double)
 
     # The quotient in float64: in float32 it would be rounded to another integer from 2**24 on.
-    exact = editor.node("Cast", [value], f"{name}/sums", {"to": int(double)}, double)
-    steps = emit("Round", emit("Div", exact, held["scale"]))
-    turns = emit("Floor", emit("Div", emit("Add", steps, held["half"]), held["range"]))
-    inside = emit("Sub", steps, emit("Mul", turns, held["range"]))
+    exact = editor.node(Cast, [value], f"{name}/sums", {"to": int(double)}, double)
+    steps = emit(functions.round_half_even, emit(Div, exact, held["scale"]))
+    turns = emit(functions.floor, emit(Div, emit(Add, steps, held["half"]), held["range"]))
+    inside = emit(Sub, steps, emit(Mul, turns, held["range"]))
     number = ir.DataType.FLOAT
     result = editor.node(
-        "Cast", [emit("Mul", inside, held["scale"])], f"{name}/floats", {"to": int(number)}, number
+        Cast, [emit(Mul, inside, held["scale"])], f"{name}/floats", {"to": int(number)}, number
     )
     result.shape = value.shape
     readers = [(str(node.name), slot) for node, slot in graph.consumers(output)]

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from intact.graph import Graph
+from intact.ops import functions
+from intact.ops.operators import Clip, If, LayerNormalization, Loop, Softmax, names
 from intact.targets import Target
 
 _MARKERS = {
-    "Softmax": {"Exp"},
-    "HardSwish": {"Clip", "HardSigmoid"},
-    "LayerNormalization": {"Sqrt"},
-    "Gelu": {"Erf", "Tanh"},
+    Softmax.name: names(functions.exp),
+    functions.hard_swish.name: names(Clip, functions.hard_sigmoid),
+    LayerNormalization.name: names(functions.sqrt),
+    functions.gelu.name: names(functions.erf, functions.tanh),
 }
 """Composite operator to operators of which each way of writing it out has at least one: a test that
 costs little, before patterns are matched. In the order of the opsets that they need.
 """
 
-_WITH_BODIES = frozenset(["If", "Loop"])
+_WITH_BODIES = names(If, Loop)
 """Operators that hold others."""
 
 

@@ -22,7 +22,7 @@ from intact.config import (
 )
 from intact.errors import PlanError
 from intact.graph import IMPLICIT_SLOT, Graph, is_even_average
-from intact.ops.operators import AveragePool
+from intact.ops.operators import AveragePool, is_a
 from intact.plan.provenance import Provenance
 from intact.targets import Arithmetic, Functions, Target
 
@@ -221,7 +221,7 @@ class QuantizedGraph:
         if found.functions is not Functions.COMPOSED:
             return found
         is_read = self.keeps_runtime and COMPOSED not in node.metadata_props
-        is_uneven = node.op_type == AveragePool.name and not is_even_average(node)
+        is_uneven = is_a(node, AveragePool) and not is_even_average(node)
         if is_read or is_uneven:  # its file has one operator
             return msgspec.structs.replace(found, functions=Functions.FLOAT32)
         return found

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from intact.graph import Graph, constant_array, data_slots, input_value, is_constant
 from intact.graph.graph import IMPLICIT_SLOT
+from intact.ops.operators import Clip, is_a
 from intact.plan.quantized_graph import Decision
 from intact.targets import ScaleRule, Target, Unsigned
 from intact.targets.rules import JOINING
@@ -158,7 +159,7 @@ def _is_never_negative(node: ir.Node, unsigned: Unsigned) -> bool:
     """Tell whether a node gives no negative values by itself, as Relu does."""
     if node.domain != "" or node.op_type not in unsigned.after:
         return False
-    if node.op_type != "Clip":
+    if not is_a(node, Clip):
         return True
     low = constant_array(input_value(node, 1))
     return low is not None and bool((low >= 0).all())

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from intact.config import PerBlock, TensorQuantConfig
 from intact.graph.ops import input_value
 from intact.graph.stored_weights import block_axes, stored_weight_axes
-from intact.ops.operators import Gather
+from intact.ops.operators import Gather, is_a
 from intact.plan.schemes import config_from_scheme
 from intact.targets import Target, TensorScheme
 
@@ -65,7 +65,7 @@ def _misfit(node: ir.Node, slot: int, scheme: TensorScheme, target: Target) -> s
     """Say why the rows of a constant cannot be parted into blocks; "" where they can."""
     length, size = _length(node, slot, block_axes(node)[slot]), scheme.block or 1
     # A table's blocks lie along the rows that are looked up, a matrix's along what is summed.
-    what = f"it has {length} numbers in a row" if node.op_type == Gather.name else ""
+    what = f"it has {length} numbers in a row" if is_a(node, Gather) else ""
     what = what or f"it has {length} factors in a sum"
     if length < size:
         return f"{what}, which is less than a block of {size}"

@@ -29,7 +29,7 @@ from intact.graph import (
     weight_slot,
 )
 from intact.graph.metadata import PART_KEY, WHOLE_KEY
-from intact.ops.operators import Gemm
+from intact.ops.operators import Gemm, is_a
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
 from intact.plan.stored_weights import CACHES_ONLY, stored_axes, why_not_stored
@@ -203,7 +203,7 @@ def _decide_dynamic(node: ir.Node, target: Target, rule: OpRule) -> Decision:
     scheme = target.weight_scheme(rule)
     if scheme.block is not None and not stored_axes(node, scheme, target):
         return Decision(False, why_not_stored(node, scheme, target))
-    gemm = Gemm.of(node) if node.op_type == Gemm.name else Gemm()
+    gemm = Gemm.of(node) if is_a(node, Gemm) else Gemm()
     slot = bias_slot(node)
     bias = None if slot is None else input_value(node, slot)
     if gemm.transA or gemm.alpha != 1.0 or (bias is not None and gemm.beta != 1.0):

@@ -18,6 +18,7 @@ from intact.errors import PlanError
 from intact.graph import Graph
 from intact.graph.fixed_inputs import Number, fix_inputs, shown_value, takes_one_value
 from intact.ops import MEASURING
+from intact.ops.operators import If, is_a
 from intact.plan.quantized_graph import QuantizedGraph
 from intact.plan.topology import has_caches_only, has_weights_only
 from intact.results.recipes import open_fed
@@ -56,7 +57,7 @@ def sizes_decide(graph: Graph) -> bool:
 
 def _deciding(graph: Graph) -> dict[ir.Value, None]:
     """List the values that conditions of If are computed from, back to sizes and inputs."""
-    pending = [node.inputs[0] for node in graph.nodes if node.op_type == "If" and node.inputs]
+    pending = [node.inputs[0] for node in graph.nodes if is_a(node, If) and node.inputs]
     seen: dict[ir.Value, None] = {}
     while pending:
         value = pending.pop()

@@ -12,7 +12,14 @@ import onnx
 import onnx_ir as ir
 
 from intact.graph import constant_array, data_slots, input_value, is_constant, weight_slot
-from intact.ops.operators import CONVOLUTIONS, AveragePool, Conv
+from intact.ops.operators import (
+    CONVOLUTIONS,
+    AveragePool,
+    Conv,
+    GlobalAveragePool,
+    ReduceMean,
+    is_a,
+)
 from intact.targets.rules import AttributeItem, AttributeValue, Condition, Groups
 
 
@@ -22,11 +29,11 @@ def averaged_elements(node: ir.Node) -> int | None:
     None for other nodes, if a size is unknown, and if windows at the border have fewer elements.
     """
     match node.op_type:
-        case "AveragePool":
+        case AveragePool.name:
             return _window(node)
-        case "GlobalAveragePool":
+        case GlobalAveragePool.name:
             return _lengths(node, None)
-        case "ReduceMean":
+        case ReduceMean.name:
             axes = _axes(node)
             return None if axes is None else _lengths(node, axes)
     return None
@@ -232,7 +239,7 @@ def _groups(node: ir.Node) -> Groups | None:
     if weight is None or len(weight) < 2:
         return None
     # Weights are [M, C / group, ...] and, transposed, [C, M / group, ...].
-    channels_per_group = weight[1] if node.op_type == "Conv" else weight[0] // group
+    channels_per_group = weight[1] if is_a(node, Conv) else weight[0] // group
     return Groups.DEPTHWISE if channels_per_group == 1 else Groups.GROUPED
 
 

@@ -43,6 +43,7 @@ from intact.calibrate.statistics import Statistics
 from intact.config import QuantPolicy
 from intact.engines.simulate import Simulator
 from intact.limits import USUAL_DB
+from intact.ops.operators import Concat, Softmax, is_a
 from intact.plan import QuantizedGraph, QuantPoint
 
 Doubles = npt.NDArray[np.float64]
@@ -291,7 +292,7 @@ class _TensorFigures(msgspec.Struct, frozen=True):
     def softmax(self) -> str:
         """The Softmax that reads the tensor; "" where none does."""
         readers = (node for value in (self.point.value,) for node in value.consumers())
-        return next((str(node.name) for node in readers if node.op_type == "Softmax"), "")
+        return next((str(node.name) for node in readers if is_a(node, Softmax)), "")
 
 
 def _finding_of_tensor(seen: _TensorFigures, loss: _Loss, at: str) -> Finding:
@@ -358,7 +359,7 @@ def _mask(seen: _TensorFigures) -> _NamedCause | None:
 
 
 def _tie(seen: _TensorFigures) -> _NamedCause | None:
-    join = next((node for node in seen.point.value.consumers() if node.op_type == "Concat"), None)
+    join = next((node for node in seen.point.value.consumers() if is_a(node, Concat)), None)
     is_clipped = seen.cut > CUT_AWAY and seen.outside >= _MOST
     is_coarse = max(abs(seen.low), abs(seen.high)) > UNLIKE * float(seen.channels.max(initial=0))
     # A scale of another tensor either cuts off or is far too wide.
@@ -388,7 +389,7 @@ def _outlier(seen: _TensorFigures) -> _NamedCause | None:
     most, usual = float(channels.max(initial=0)), float(np.median(channels))
     if len(channels) < 2 or not most > UNLIKE * usual > 0:
         return None
-    if producer is not None and producer.op_type == "Concat":
+    if is_a(producer, Concat):
         why = f"what is joined reaches {most:.4g}, half of its channels {usual:.4g}"
         return _NamedCause(
             "unlike_ranges", why, (_FLOAT_HEADS, EQUALIZE), by_channel, by_whole_channel

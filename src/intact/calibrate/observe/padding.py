@@ -12,6 +12,7 @@ from intact.calibrate.observe.observer import BatchLayout, Observed, Shape
 from intact.calibrate.scales.masked import MASKED_BEYOND, attention_values, softmax_factors
 from intact.data.mask import RealPositions
 from intact.graph import Graph, OpKind, Role, input_role, op_spec
+from intact.ops.operators import Einsum, is_a
 
 _Dim = int | str | None
 """A declared size: a number, the name of a free one, or unknown."""
@@ -168,7 +169,7 @@ def _descendants(graph: Graph, mask: str) -> tuple[frozenset[str], frozenset[str
         inputs = {str(value.name) for value in node.inputs if value is not None}
         outputs = {str(value.name) for value in node.outputs}
         spec = op_spec(node)
-        makes = spec is None or spec.kind is OpKind.COMPUTE or node.op_type == "Einsum"
+        makes = spec is None or spec.kind is OpKind.COMPUTE or is_a(node, Einsum)
         if makes or inputs & products:
             products |= outputs
         if inputs & of_data or spec is None or spec.kind is OpKind.OTHER:

@@ -30,19 +30,39 @@ from intact.graph import (
 )
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels
+from intact.ops import functions
+from intact.ops.operators import (
+    ArgMax,
+    ArgMin,
+    Div,
+    Einsum,
+    GlobalMaxPool,
+    MatMul,
+    Max,
+    MaxPool,
+    Min,
+    Mul,
+    ReduceMax,
+    ReduceMin,
+    Relu,
+    Softmax,
+    Sub,
+    is_a,
+    names,
+)
 
-_SOFTMAX = {"Softmax": 1.0}
+_SOFTMAX = {Softmax.name: 1.0}
 
 _ENDS = {
     **_SOFTMAX,
-    **dict.fromkeys(("Exp", "Sigmoid", "Softplus"), 1.0),
-    **dict.fromkeys(("ArgMax", "GlobalMaxPool", "MaxPool", "ReduceMax", "Relu"), math.inf),
-    **dict.fromkeys(("ArgMin", "ReduceMin"), -math.inf),
+    **dict.fromkeys(names(functions.exp, functions.sigmoid, functions.softplus), 1.0),
+    **dict.fromkeys(names(ArgMax, GlobalMaxPool, MaxPool, ReduceMax, Relu), math.inf),
+    **dict.fromkeys(names(ArgMin, ReduceMin), -math.inf),
 }
 """Operators for which a value far below others (a negative factor: above) is as good as any there,
 and how far below it has to stay: ``NEGLIGIBLE`` over the factor."""
 
-_CONSTANT_ENDS = {"Max": math.inf, "Min": -math.inf}
+_CONSTANT_ENDS = {Max.name: math.inf, Min.name: -math.inf}
 """The same of their constant operands."""
 
 
@@ -90,10 +110,10 @@ def attention_values(graph: Graph) -> frozenset[str]:
     Attention is a Softmax whose result is multiplied with a computed matrix.
     """
     read = _read_by_products(graph)
-    softmaxes = [n for n in graph.nodes if n.op_type == "Softmax" and n.outputs[0] in read]
+    softmaxes = [n for n in graph.nodes if is_a(n, Softmax) and n.outputs[0] in read]
     found = {value for node in softmaxes for value in (node.inputs[0], node.outputs[0])}
     for node in reversed(graph.nodes):
-        if any(value in found for value in node.outputs) and node.op_type != "Softmax":
+        if any(value in found for value in node.outputs) and not is_a(node, Softmax):
             found |= {input_value(node, slot) for slot in _ways(node, 1.0)}
     for node in graph.nodes:  # and what is made of the result on its way, Dropout and the like
         if _ways(node, 1.0) and node.outputs[0] in read:
@@ -114,14 +134,14 @@ def _ways(node: ir.Node, factor: float) -> dict[int, float]:
     if spec is None:
         return {}
     match node.op_type:
-        case "Neg":
+        case functions.negative.name:
             ways = {0: -factor}
-        case "Sub":
+        case Sub.name:
             ways = {0: factor, 1: -factor}
-        case "Mul":
+        case Mul.name:
             first, second = (_scalar(input_value(node, slot)) for slot in (0, 1))
             ways = {0: factor * second, 1: factor * first}
-        case "Div":
+        case Div.name:
             ways = {0: factor / _scalar(input_value(node, 1))}
         case _ if _hands_on(spec):
             ways = dict.fromkeys(data_slots(node), factor)
@@ -151,7 +171,7 @@ def _read_by_products(graph: Graph) -> set[ir.Value]:
     """Return the values that reach a product of two computed matrices."""
     found: set[ir.Value | None] = set()
     for node in reversed(graph.nodes):
-        if node.op_type in {"MatMul", "Einsum"}:
+        if is_a(node, MatMul, Einsum):
             if not any(is_constant(value) for value in node.inputs):
                 found |= set(node.inputs)
         elif any(value in found for value in node.outputs):

@@ -33,6 +33,8 @@ from intact.numerics.levels import Levels, Scheme
 from intact.numerics.logarithmic import scale_from_threshold
 from intact.numerics.thresholds import METHODS, estimate_range, fit_scheme, threshold_of
 from intact.numerics.weight_range import signed_scales, weight_range
+from intact.ops import functions
+from intact.ops.operators import Clip, Identity, Max, Min, is_a, names
 from intact.plan import Note, NoteKind, QuantPoint
 from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range
 from intact.targets import Blocks, ScalePrecision, ScaleType
@@ -321,7 +323,7 @@ Interval: TypeAlias = tuple[float, float]
 
 _ALL: Interval = (-math.inf, math.inf)
 _NONE: Interval = (math.inf, -math.inf)
-_EXTREMES = frozenset({"Max", "Min"})
+_EXTREMES = names(Max, Min)
 
 
 def relevant_ranges(graph: Graph) -> dict[str, Interval]:
@@ -387,9 +389,9 @@ def _before(node: ir.Node, behind: Interval) -> Interval:
     if node.domain != "":
         return _ALL
     low, high = behind
-    if moves_values(node) or node.op_type == "Identity":
+    if moves_values(node) or is_a(node, Identity):
         return behind
-    if node.op_type == "LeakyRelu":
+    if is_a(node, functions.leaky_relu):
         slope = float(function_options(node)[0])
         return _unscaled(behind, slope) if slope > 0 else _ALL
     least, most = _limits(node)
@@ -409,10 +411,10 @@ def _limits(node: ir.Node) -> Interval:
         known = [array for array in arrays if array is not None and array.size]
         if not known or np.isnan(known[0]).any():
             return _ALL
-        if node.op_type == "Max":
+        if is_a(node, Max):
             return float(known[0].min()), math.inf
         return -math.inf, float(known[0].max())
-    if node.op_type == "Clip":
+    if is_a(node, Clip):
         low, high = (constant_array(input_value(node, slot)) for slot in (1, 2))
         return (
             -math.inf if low is None or not low.size else float(low.min()),

@@ -17,6 +17,19 @@ from intact.data.batching import Batch
 from intact.data.signature import InputSpec, input_specs, shown_sizes
 from intact.errors import DataError
 from intact.graph import Graph
+from intact.ops.operators import (
+    Cast,
+    Clip,
+    DequantizeLinear,
+    Flatten,
+    Gather,
+    Identity,
+    Reshape,
+    Squeeze,
+    Unsqueeze,
+    is_a,
+    names,
+)
 
 Ids = npt.NDArray[np.int64]
 
@@ -46,7 +59,7 @@ _CODES = (np.dtype(np.int8), np.dtype(np.uint8))
 _OF_WINDOWS = (Part.MASK, Part.POSITIONS, Part.NUMBERS, Part.SEGMENTS)
 """What follows from the length of a window that is full."""
 _RANKS = {Part.NUMBERS: 1}
-_PASSED_ON = frozenset({"Cast", "Clip", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_PASSED_ON = names(Cast, Clip, Flatten, Identity, Reshape, Squeeze, Unsqueeze)
 """What may stand between token ids and the table in which they are looked up."""
 
 
@@ -209,7 +222,7 @@ def _rows_of_table(graph: Graph, tokens: str) -> int | None:
     while waiting:
         value = waiting.pop()
         for node, slot in value.uses():
-            if node.op_type == "Gather" and slot == 1:
+            if is_a(node, Gather) and slot == 1:
                 rows = _rows(node.inputs[0])
                 if rows is not None:
                     return rows
@@ -222,7 +235,7 @@ def _rows(table: ir.Value | None) -> int | None:
     """Count the rows of a constant of rank 2, whatever its type; it may be dequantized."""
     producer = None if table is None else table.producer()
     # Tables of 4 or 8 bits, and of half floats.
-    if producer is not None and producer.op_type in ("Cast", "DequantizeLinear"):
+    if producer is not None and producer.op_type in (Cast.name, DequantizeLinear.name):
         table = producer.inputs[0]
     constant = None if table is None else table.const_value
     shape = () if constant is None else constant.shape.numpy()

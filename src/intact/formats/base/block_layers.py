@@ -18,7 +18,7 @@ from intact.formats.base.float_layers import FloatComparison
 from intact.graph import constant_array, input_value
 from intact.graph.tied_tables import is_looked_up
 from intact.numerics.dynamic import DynamicQuantizer
-from intact.ops.operators import Gemm
+from intact.ops.operators import Gemm, is_a
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd, quantization_points
 from intact.plan.dynamic import dynamic_quantizer, is_dynamic
 
@@ -119,7 +119,7 @@ def _product(
     *,
     biased: bool = True,
 ) -> npt.NDArray[np.float32]:
-    if node.op_type != Gemm.name:
+    if not is_a(node, Gemm):
         return data @ weight
     product = data @ (weight.T if Gemm.of(node).transB else weight)
     bias = constant_array(input_value(node, 2)) if biased else None

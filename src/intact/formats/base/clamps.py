@@ -17,6 +17,7 @@ from intact.config import TensorQuantConfig
 from intact.formats.base.read_points import GraphEdits, Parameters
 from intact.graph import constant_array, data_slots, facts, input_value, moves_values
 from intact.graph.passes.replace import add_constant
+from intact.ops.operators import Clip, DequantizeLinear, Mul, Pow, is_a
 
 _KEY, _VALUE = "intact.clamp", "of the codes"
 """Metadata of a node that was put there."""
@@ -75,7 +76,7 @@ class Clamps:
             for what, bound in (("low", np.float32(0)), ("high", highest(config)))
         ]
         # A Clip and no Relu: codes saturate above too, and a Relu would let more through.
-        node = ir.Node("", "Clip", [value, *bounds], num_outputs=1)
+        node = ir.Node("", Clip.name, [value, *bounds], num_outputs=1)
         result = node.outputs[0]
         node.name = result.name = name
         mark(node)
@@ -153,7 +154,7 @@ def drop_clamps(graph: ir.Graph, is_quantizer: Callable[[ir.Node], bool]) -> Non
         source, result = node.inputs[0], node.outputs[0]
         readers = [use.node for use in result.uses()]
         maker = None if source is None else source.producer()
-        touches = maker is None or is_quantizer(maker) or maker.op_type == "DequantizeLinear"
+        touches = maker is None or is_quantizer(maker) or maker.op_type == DequantizeLinear.name
         if source is None or touches or result.is_graph_output():
             continue
         if all(is_quantizer(reader) for reader in readers):
@@ -168,13 +169,13 @@ def _operands_to_ask(node: ir.Node) -> list[ir.Value] | None:
     """List what must not be negative for a result not to be; None if that does not do."""
     if node.domain != "":
         return None
-    low = _numbers(input_value(node, 1)) if node.op_type == "Clip" else None
+    low = _numbers(input_value(node, 1)) if is_a(node, Clip) else None
     if facts(node).low >= 0 or (low is not None and low.size == 1 and low.item() >= 0):
         return []
     # A square, whatever its operand.
-    if node.op_type == "Mul" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
+    if is_a(node, Mul) and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
         return []
-    if node.op_type == "Pow" and (exponent := _numbers(input_value(node, 1))) is not None:
+    if is_a(node, Pow) and (exponent := _numbers(input_value(node, 1))) is not None:
         return [] if (exponent % 2 == 0).all() else None
     if not (moves_values(node) or facts(node).keeps_sign):
         return None

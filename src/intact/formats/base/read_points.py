@@ -33,7 +33,7 @@ from intact.graph.names import Names
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.types import infer_types
-from intact.ops.operators import QUANTIZERS
+from intact.ops.operators import QUANTIZERS, Add, Identity, is_a
 from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
@@ -216,12 +216,12 @@ def _overlap_sums(plan: QuantizedGraph) -> None:
     before = {
         name
         for fusion in plan.target.fusions
-        if "Add" in fusion.pattern[1] and not fusion.shares_input
+        if Add.name in fusion.pattern[1] and not fusion.shares_input
         for name in fusion.pattern[0]
     }
     # Few targets fuse sums; for others the whole graph is not walked.
     for node in plan.graph.nodes if before else ():
-        if node.domain == "" and node.op_type == "Add":
+        if is_a(node, Add):
             _overlap_sum(plan, node, before)
 
 
@@ -320,7 +320,7 @@ class GraphEdits:
 
     def identity(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """Insert an Identity of a value and return its output."""
-        node = ir.Node("", "Identity", [value], num_outputs=1)
+        node = ir.Node("", Identity.name, [value], num_outputs=1)
         result = node.outputs[0]
         node.name = result.name = self.names.fresh(f"{value.name}_again")
         result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
@@ -329,7 +329,7 @@ class GraphEdits:
 
     def copy(self, port: ir.Value, value: ir.Value) -> ir.Value:
         """Make an Identity of a value the graph output that ``port`` was, and return it."""
-        node = ir.Node("", "Identity", [value], num_outputs=1)
+        node = ir.Node("", Identity.name, [value], num_outputs=1)
         node.name = self.names.fresh(f"{port.name}_copy")
         self.graph.append(node)
         result = node.outputs[0]

@@ -23,7 +23,7 @@ from intact.formats.base.format import Format
 from intact.graph import weight_slot
 from intact.graph.edit import Editor
 from intact.graph.tied_tables import is_same, tied_tables
-from intact.ops.operators import Gather
+from intact.ops.operators import Cast, Gather, Mul, Reshape, Sub
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.stored_weights import is_stored
 from intact.plan.widths import scheme_at
@@ -225,7 +225,7 @@ class StoredWeights:
 
     def _gather(self, data: ir.Value, indices: ir.Value, axis: int, name: str) -> ir.Value:
         kind = data.dtype or ir.DataType.FLOAT
-        return self._editor.node("Gather", [data, indices], name, {"axis": axis}, kind)
+        return self._editor.node(Gather, [data, indices], name, {"axis": axis}, kind)
 
     def _in_floats(
         self,
@@ -236,16 +236,16 @@ class StoredWeights:
     ) -> ir.Value:
         """Compute ``(codes - zero point) * scale``, as DequantizeLinear does."""
         attributes = {"to": int(ir.DataType.FLOAT)}
-        value = self._editor.node("Cast", [codes], f"{name}_cast", attributes, shape=codes.shape)
+        value = self._editor.node(Cast, [codes], f"{name}_cast", attributes, shape=codes.shape)
         if reshaped is not None:
             lengths = np.asarray(reshaped.numpy(), np.int64)
             lengths_of = self._editor.initializer(f"{name}_lengths", lengths)
-            value = self._editor.node("Reshape", [value, lengths_of], f"{name}_apart")
+            value = self._editor.node(Reshape, [value, lengths_of], f"{name}_apart")
         if "zero_point" in parameters:
             inputs = [value, parameters["zero_point"]]
-            value = self._editor.node("Sub", inputs, f"{name}_centered", shape=codes.shape)
+            value = self._editor.node(Sub, inputs, f"{name}_centered", shape=codes.shape)
         inputs = [value, parameters["scale"]]
-        return self._editor.node("Mul", inputs, f"{name}_floats", shape=codes.shape)
+        return self._editor.node(Mul, inputs, f"{name}_floats", shape=codes.shape)
 
     @property
     def _rank(self) -> int:

@@ -16,7 +16,39 @@ from intact.errors import ExportError
 from intact.formats.base.maker import PRODUCER
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.files.save import LARGEST_FILE
-from intact.ops.operators import Named, type_of
+from intact.ops import functions
+from intact.ops.operators import (
+    Add,
+    And,
+    Cast,
+    Clip,
+    Concat,
+    ConvInteger,
+    Div,
+    Equal,
+    Expand,
+    Gather,
+    Greater,
+    Identity,
+    Less,
+    MatMulInteger,
+    Max,
+    MaxPool,
+    Min,
+    Mul,
+    Named,
+    Pad,
+    ReduceMax,
+    ReduceMin,
+    ReduceSum,
+    Reshape,
+    Slice,
+    Sub,
+    Tile,
+    Transpose,
+    Where,
+    type_of,
+)
 from intact.program import Program, Tensor
 from intact.program.handlers import NamedHandlers
 from intact.program.realize import IntegerGraph, Node, Op, Value, Window, realize
@@ -121,7 +153,7 @@ def _plain(kind: str) -> _Writer:
 @_WRITERS.register(Op.CAST)
 def _cast(builder: OnnxBuilder, node: Node) -> None:
     to = ir.DataType.from_numpy(node.output.dtype)
-    builder.result("Cast", _inputs(builder, node), node.output, {"to": int(to)})
+    builder.result(Cast, _inputs(builder, node), node.output, {"to": int(to)})
 
 
 @_WRITERS.register(Op.FLOOR_DIV)
@@ -136,7 +168,7 @@ def _floor_div(builder: OnnxBuilder, node: Node) -> None:
     result, dtype = node.output, node.output.dtype
     # Bounds of every value are known, so that most quotients need no correction.
     if value.low >= 0:
-        builder.result("Div", [held, by], result)
+        builder.result(Div, [held, by], result)
         return
     if divisor.data is not None:
         # In Python's integers: the lift may leave 64 bits before it is compared with the room.
@@ -146,16 +178,16 @@ def _floor_div(builder: OnnxBuilder, node: Node) -> None:
             shape = divisor.data.shape
             lift = builder.constant_of(np.reshape(lifts, shape), dtype, result.name)
             turns = builder.constant_of(np.reshape(steps, shape), dtype, result.name)
-            lifted = builder.step("Add", [held, lift], result)
-            quotient = builder.step("Div", [lifted, by], result)
-            builder.result("Sub", [quotient, turns], result)
+            lifted = builder.step(Add, [held, lift], result)
+            quotient = builder.step(Div, [lifted, by], result)
+            builder.result(Sub, [quotient, turns], result)
             return
     zero = builder.constant_of(0, dtype, result.name)
-    below = builder.step("Less", [held, zero], result, np.bool_)
+    below = builder.step(Less, [held, zero], result, np.bool_)
     to = {"to": int(ir.DataType.from_numpy(dtype))}
-    one = builder.step("Cast", [below], result, attributes=to)
-    quotient = builder.step("Div", [builder.step("Add", [held, one], result), by], result)
-    builder.result("Sub", [quotient, one], result)
+    one = builder.step(Cast, [below], result, attributes=to)
+    quotient = builder.step(Div, [builder.step(Add, [held, one], result), by], result)
+    builder.result(Sub, [quotient, one], result)
 
 
 @_WRITERS.register(Op.CLIP)
@@ -164,13 +196,13 @@ def _clip(builder: OnnxBuilder, node: Node) -> None:
     low, high = (builder.constant_of(node.options[each], dtype, name) for each in ("low", "high"))
     (value,) = _inputs(builder, node)
     if not _is_wide(*node.inputs):
-        builder.result("Clip", [value, low, high], node.output)
+        builder.result(Clip, [value, low, high], node.output)
         return
     # Comparison and choice instead of Clip, which compares halves (`_is_wide`).
-    above = builder.step("Greater", [value, high], node.output, np.bool_)
-    capped = builder.step("Where", [above, high, value], node.output, dtype)
-    below = builder.step("Less", [capped, low], node.output, np.bool_)
-    builder.result("Where", [below, low, capped], node.output)
+    above = builder.step(Greater, [value, high], node.output, np.bool_)
+    capped = builder.step(Where, [above, high, value], node.output, dtype)
+    below = builder.step(Less, [capped, low], node.output, np.bool_)
+    builder.result(Where, [below, low, capped], node.output)
 
 
 def _is_wide(*values: Value) -> bool:
@@ -193,7 +225,7 @@ def _extreme(operator: str, comparison: str) -> _Writer:
             builder.result(operator, [first, second], node.output)
             return
         chosen = builder.step(comparison, [first, second], node.output, np.bool_)
-        builder.result("Where", [chosen, first, second], node.output)
+        builder.result(Where, [chosen, first, second], node.output)
 
     return write
 
@@ -201,13 +233,13 @@ def _extreme(operator: str, comparison: str) -> _Writer:
 @_WRITERS.register(Op.IS_NEGATIVE)
 def _is_negative(builder: OnnxBuilder, node: Node) -> None:
     zero = builder.constant_of(0, node.inputs[0].dtype, node.output.name)
-    below = builder.step("Less", [*_inputs(builder, node), zero], node.output, np.bool_)
-    builder.result("Cast", [below], node.output, {"to": int(ir.DataType.INT32)})
+    below = builder.step(Less, [*_inputs(builder, node), zero], node.output, np.bool_)
+    builder.result(Cast, [below], node.output, {"to": int(ir.DataType.INT32)})
 
 
 @_WRITERS.register(Op.TAKE)
 def _take(builder: OnnxBuilder, node: Node) -> None:
-    builder.result("Gather", _inputs(builder, node), node.output, {"axis": node.options["axis"]})
+    builder.result(Gather, _inputs(builder, node), node.output, {"axis": node.options["axis"]})
 
 
 def _with_zeros(builder: OnnxBuilder, node: Node) -> list[ir.Value | None]:
@@ -229,7 +261,7 @@ def _convolve(builder: OnnxBuilder, node: Node) -> None:
         "dilations": window.dilations,
         "group": window.groups,
     }
-    builder.result("ConvInteger", _with_zeros(builder, node), node.output, attributes)
+    builder.result(ConvInteger, _with_zeros(builder, node), node.output, attributes)
 
 
 def _window(window: Window) -> dict[str, tuple[int, ...]]:
@@ -243,13 +275,13 @@ def _window(window: Window) -> dict[str, tuple[int, ...]]:
 
 @_WRITERS.register(Op.MULTIPLY)
 def _multiply(builder: OnnxBuilder, node: Node) -> None:
-    builder.result("MatMulInteger", _with_zeros(builder, node), node.output)
+    builder.result(MatMulInteger, _with_zeros(builder, node), node.output)
 
 
 @_WRITERS.register(Op.MAX_POOL)
 def _max_pool(builder: OnnxBuilder, node: Node) -> None:
     window = _window(node.options["window"])
-    builder.result("MaxPool", _inputs(builder, node), node.output, window)
+    builder.result(MaxPool, _inputs(builder, node), node.output, window)
 
 
 def _reduction(kind: str) -> _Writer:
@@ -274,7 +306,7 @@ def _with_numbers(kind: str, option: str) -> _Writer:
 @_WRITERS.register(Op.TRANSPOSE)
 def _transpose(builder: OnnxBuilder, node: Node) -> None:
     permutation = {"perm": node.options["permutation"]}
-    builder.result("Transpose", _inputs(builder, node), node.output, permutation)
+    builder.result(Transpose, _inputs(builder, node), node.output, permutation)
 
 
 @_WRITERS.register(Op.SLICE)
@@ -294,7 +326,7 @@ def _slice(builder: OnnxBuilder, node: Node) -> None:
         builder.constant_of(each, np.int64, node.output.name)
         for each in (starts, stops, axes, steps)
     ]
-    builder.result("Slice", [*_inputs(builder, node), *numbers], node.output)
+    builder.result(Slice, [*_inputs(builder, node), *numbers], node.output)
 
 
 @_WRITERS.register(Op.PAD)
@@ -305,50 +337,50 @@ def _pad(builder: OnnxBuilder, node: Node) -> None:
     (data,) = _inputs(builder, node)
     if dtype.itemsize != 2:
         builder.result(
-            "Pad",
+            Pad,
             [data, pads, builder.constant_of(node.options["number"], dtype, name)],
             node.output,
         )
         return
     # ONNX Runtime pads no 16-bit integers.
-    wide = builder.step("Cast", [data], node.inputs[0], np.int32, {"to": int(ir.DataType.INT32)})
+    wide = builder.step(Cast, [data], node.inputs[0], np.int32, {"to": int(ir.DataType.INT32)})
     number = builder.constant_of(node.options["number"], np.int32, name)
-    padded = builder.step("Pad", [wide, pads, number], node.output, np.int32)
+    padded = builder.step(Pad, [wide, pads, number], node.output, np.int32)
     to = ir.DataType.from_numpy(dtype)
-    builder.result("Cast", [padded], node.output, {"to": int(to)})
+    builder.result(Cast, [padded], node.output, {"to": int(to)})
 
 
 @_WRITERS.register(Op.CONCAT)
 def _concat(builder: OnnxBuilder, node: Node) -> None:
-    builder.result("Concat", _inputs(builder, node), node.output, {"axis": node.options["axis"]})
+    builder.result(Concat, _inputs(builder, node), node.output, {"axis": node.options["axis"]})
 
 
 _PLAIN = {
-    Op.ADD: "Add",
-    Op.SUB: "Sub",
-    Op.MUL: "Mul",
-    Op.COPY: "Identity",
-    Op.DIVIDE: "Div",
-    Op.ROUND: "Round",
-    Op.CEIL: "Ceil",
-    Op.EQUAL: "Equal",
-    Op.GREATER: "Greater",
-    Op.LESS: "Less",
-    Op.BOTH: "And",
-    Op.CHOOSE: "Where",
+    Op.ADD: Add.name,
+    Op.SUB: Sub.name,
+    Op.MUL: Mul.name,
+    Op.COPY: Identity.name,
+    Op.DIVIDE: Div.name,
+    Op.ROUND: functions.round_half_even.name,
+    Op.CEIL: functions.ceil.name,
+    Op.EQUAL: Equal.name,
+    Op.GREATER: Greater.name,
+    Op.LESS: Less.name,
+    Op.BOTH: And.name,
+    Op.CHOOSE: Where.name,
 }
 """Operators that take the operands as they are."""
 
 for _op, _op_type in _PLAIN.items():
     _WRITERS.register(_op)(_plain(_op_type))
-_WRITERS.register(Op.MINIMUM)(_extreme("Min", "Less"))
-_WRITERS.register(Op.MAXIMUM)(_extreme("Max", "Greater"))
-_WRITERS.register(Op.SUM)(_reduction("ReduceSum"))
-_WRITERS.register(Op.LARGEST)(_reduction("ReduceMax"))
-_WRITERS.register(Op.SMALLEST)(_reduction("ReduceMin"))
-_WRITERS.register(Op.RESHAPE)(_with_numbers("Reshape", "lengths"))
-_WRITERS.register(Op.EXPAND)(_with_numbers("Expand", "lengths"))
-_WRITERS.register(Op.TILE)(_with_numbers("Tile", "repeats"))
+_WRITERS.register(Op.MINIMUM)(_extreme(Min.name, Less.name))
+_WRITERS.register(Op.MAXIMUM)(_extreme(Max.name, Greater.name))
+_WRITERS.register(Op.SUM)(_reduction(ReduceSum.name))
+_WRITERS.register(Op.LARGEST)(_reduction(ReduceMax.name))
+_WRITERS.register(Op.SMALLEST)(_reduction(ReduceMin.name))
+_WRITERS.register(Op.RESHAPE)(_with_numbers(Reshape.name, "lengths"))
+_WRITERS.register(Op.EXPAND)(_with_numbers(Expand.name, "lengths"))
+_WRITERS.register(Op.TILE)(_with_numbers(Tile.name, "repeats"))
 
 
 # All reductions take their axes as inputs from opset 18 on.

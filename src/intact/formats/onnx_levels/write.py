@@ -26,7 +26,8 @@ from intact.graph.files.save import file_bytes
 from intact.graph.origins import bare
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.logarithmic import levels_of, zero_below
-from intact.ops.operators import Named, type_of
+from intact.ops import functions
+from intact.ops.operators import Add, Cast, Div, Gather, Less, Max, Min, Mul, Named, Where, type_of
 from intact.plan import (
     Note,
     QuantizedGraph,
@@ -58,13 +59,13 @@ class _Ties(NamedTuple):
 
 _ROUNDINGS: Mapping[Rounding, _Ties] = MappingProxyType(
     {
-        Rounding.HALF_EVEN: _Ties("Round"),
-        Rounding.NEAREST: _Ties("Round"),
-        Rounding.UP: _Ties("Ceil"),
-        Rounding.HALF_UP: _Ties("Floor", 0.5),
-        Rounding.HALF_DOWN: _Ties("Ceil", -0.5),
-        Rounding.HALF_AWAY_FROM_ZERO: _Ties("Floor", 0.5, of_magnitude=True),
-        Rounding.HALF_TOWARD_ZERO: _Ties("Ceil", -0.5, of_magnitude=True),
+        Rounding.HALF_EVEN: _Ties(functions.round_half_even.name),
+        Rounding.NEAREST: _Ties(functions.round_half_even.name),
+        Rounding.UP: _Ties(functions.ceil.name),
+        Rounding.HALF_UP: _Ties(functions.floor.name, 0.5),
+        Rounding.HALF_DOWN: _Ties(functions.ceil.name, -0.5),
+        Rounding.HALF_AWAY_FROM_ZERO: _Ties(functions.floor.name, 0.5, of_magnitude=True),
+        Rounding.HALF_TOWARD_ZERO: _Ties(functions.ceil.name, -0.5, of_magnitude=True),
     }
 )
 
@@ -187,9 +188,9 @@ class _Writer:
         # Unscaled: one table serves every channel, whose scale is multiplied in behind.
         magnitudes = np.exp2(np.arange(1, config.quant_max + 1) / steps)
         table = chain.constant(np.concatenate([[0.0], magnitudes, -magnitudes[::-1]]))
-        levels = chain("Gather", table, chain.to(codes, _INT32), dtype=_DOUBLE)
+        levels = chain(Gather, table, chain.to(codes, _INT32), dtype=_DOUBLE)
         scale = chain.constant(_along_axis(point, _params(config)))
-        result = chain.to(chain("Mul", levels, scale, dtype=_DOUBLE), ir.DataType.FLOAT)
+        result = chain.to(chain(Mul, levels, scale, dtype=_DOUBLE), ir.DataType.FLOAT)
         result.shape = point.value.shape
         return result
 
@@ -244,7 +245,7 @@ class _Chain:
     def to(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Add a conversion."""
         to = {"to": int(dtype)}
-        return self._editor.node("Cast", [value], f"{self._name}/Cast", to, dtype)
+        return self._editor.node(Cast, [value], f"{self._name}/Cast", to, dtype)
 
     def constant(self, numbers: object, dtype: type = np.float64) -> ir.Value:
         """Add a constant."""
@@ -261,10 +262,10 @@ def _linear(chain: _Chain, value: ir.Value, config: TensorQuantConfig, _table: _
     # Counted from the zero point, so that nothing has to be added and taken off again.
     low = chain.constant(config.quant_min - params.zero_point, np.float32)
     high = chain.constant(config.quant_max - params.zero_point, np.float32)
-    steps = chain("Div", value, scale, dtype=number)
+    steps = chain(Div, value, scale, dtype=number)
     codes = _rounded(chain, steps, _ROUNDINGS[config.rounding])
-    codes = chain("Min", chain("Max", codes, low, dtype=number), high, dtype=number)
-    return chain("Mul", codes, scale, dtype=number)
+    codes = chain(Min, chain(Max, codes, low, dtype=number), high, dtype=number)
+    return chain(Mul, codes, scale, dtype=number)
 
 
 def _rounded(chain: _Chain, steps: ir.Value, ties: _Ties) -> ir.Value:
@@ -272,12 +273,12 @@ def _rounded(chain: _Chain, steps: ir.Value, ties: _Ties) -> ir.Value:
     number = ir.DataType.FLOAT
     if not ties.shift:
         return chain(ties.operator, steps, dtype=number)
-    rounded = chain("Abs", steps, dtype=number) if ties.of_magnitude else steps
-    shifted = chain("Add", chain.to(rounded, _DOUBLE), chain.constant(ties.shift), dtype=_DOUBLE)
+    rounded = chain(functions.absolute, steps, dtype=number) if ties.of_magnitude else steps
+    shifted = chain(Add, chain.to(rounded, _DOUBLE), chain.constant(ties.shift), dtype=_DOUBLE)
     codes = chain.to(chain(ties.operator, shifted, dtype=_DOUBLE), number)
     if not ties.of_magnitude:
         return codes
-    return chain("Mul", codes, chain("Sign", steps, dtype=number), dtype=number)
+    return chain(Mul, codes, chain(functions.sign, steps, dtype=number), dtype=number)
 
 
 def _logarithmic(
@@ -290,22 +291,22 @@ def _logarithmic(
     """
     number, steps = ir.DataType.FLOAT, config.grid.octave
     scale = chain.constant(_params(config).scale)
-    magnitude = chain("Abs", value, dtype=number)
-    ratio = chain("Div", chain.to(magnitude, _DOUBLE), scale, dtype=_DOUBLE)
+    magnitude = chain(functions.absolute, value, dtype=number)
+    ratio = chain(Div, chain.to(magnitude, _DOUBLE), scale, dtype=_DOUBLE)
     position = chain(
-        "Mul",
-        chain("Log", ratio, dtype=_DOUBLE),
+        Mul,
+        chain(functions.log, ratio, dtype=_DOUBLE),
         chain.constant(steps / np.log(2.0)),
         dtype=_DOUBLE,
     )
     # The logarithm of 0 is minus infinity, which the maximum takes away before it is an index.
-    above = chain("Max", position, chain.constant(1.0), dtype=_DOUBLE)
-    inside = chain("Min", above, chain.constant(config.quant_max), dtype=_DOUBLE)
-    nearest = chain.to(chain("Round", inside, dtype=_DOUBLE), _INT32)
-    is_zero = chain("Less", ratio, chain.constant(zero_below(steps)), dtype=_BOOL)
-    codes = chain("Where", is_zero, chain.constant(0, np.int32), nearest, dtype=_INT32)
-    levels = chain("Gather", table(config), codes, dtype=number)
-    sign = chain("Sign", value, dtype=number)
+    above = chain(Max, position, chain.constant(1.0), dtype=_DOUBLE)
+    inside = chain(Min, above, chain.constant(config.quant_max), dtype=_DOUBLE)
+    nearest = chain.to(chain(functions.round_half_even, inside, dtype=_DOUBLE), _INT32)
+    is_zero = chain(Less, ratio, chain.constant(zero_below(steps)), dtype=_BOOL)
+    codes = chain(Where, is_zero, chain.constant(0, np.int32), nearest, dtype=_INT32)
+    levels = chain(Gather, table(config), codes, dtype=number)
+    sign = chain(functions.sign, value, dtype=number)
     if config.quant_min == 0:  # no negative side
-        sign = chain("Max", sign, chain.constant(0.0, np.float32), dtype=number)
-    return chain("Mul", sign, levels, dtype=number)
+        sign = chain(Max, sign, chain.constant(0.0, np.float32), dtype=number)
+    return chain(Mul, sign, levels, dtype=number)

@@ -31,7 +31,17 @@ from intact.graph.edit import Editor
 from intact.graph.tied_tables import is_looked_up, tied_tables
 from intact.numerics.blocks import block_rows
 from intact.numerics.packing import pack_bits, unpack_bits
-from intact.ops.operators import Gemm, Named, type_of
+from intact.ops.operators import (
+    Add,
+    Cast,
+    DequantizeLinear,
+    Gemm,
+    Named,
+    Reshape,
+    Transpose,
+    is_a,
+    type_of,
+)
 from intact.plan import Codes, Note, QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.dynamic import is_dynamic
 from intact.targets import BlockForm, Blocks, ScaleType
@@ -209,7 +219,7 @@ class BlockWriter:
         self._import()
         for name in list(node.attributes):
             node.attributes.pop(name)
-        node.op_type = "Add"
+        node.op_type = Add.name
         node.resize_inputs(2)
         node.replace_input_with(0, product)
         node.replace_input_with(1, added)
@@ -250,7 +260,7 @@ class BlockWriter:
             codes = self._editor.value(stored.codes)
             inputs = [codes, self._scales(stored), self._zeros(stored)]
             self._floats[stored.codes] = self._editor.node(
-                "DequantizeLinear",
+                DequantizeLinear,
                 inputs if stored.zero_points else inputs[:2],
                 f"{rows.name}_dequantized",
                 {"axis": rows.axis, "block_size": stored.size},
@@ -259,12 +269,12 @@ class BlockWriter:
         # In place nothing is turned. Gemm turns its factor itself; a MatMul needs a Transpose,
         # which also keeps the runtime from fusing the two.
         floats = self._floats[stored.codes]
-        if stored.is_turned and node.op_type == "Gemm":
+        if stored.is_turned and is_a(node, Gemm):
             node.attributes["transB"] = ir.AttrInt64("transB", 1 - Gemm.of(node).transB)
         elif stored.is_turned:
             shape = (stored.length, stored.rows)
             name = f"{rows.name}_turned"
-            floats = self._editor.node("Transpose", [floats], name, {"perm": [1, 0]}, shape=shape)
+            floats = self._editor.node(Transpose, [floats], name, {"perm": [1, 0]}, shape=shape)
         node.replace_input_with(slot, floats)
 
     def _become(
@@ -304,7 +314,7 @@ class BlockWriter:
             lengths = self._editor.integers(*shape, name=f"{name}_lengths")
             kind = value.dtype or ir.DataType.UINT8
             self._views[name, shape] = self._editor.node(
-                "Reshape", [value, lengths], f"{name}_view", None, kind, shape
+                Reshape, [value, lengths], f"{name}_view", None, kind, shape
             )
         return self._views[name, shape]
 
@@ -324,7 +334,7 @@ class BlockWriter:
         if key not in self._views:
             options = {"to": int(ir.DataType.FLOAT)}
             self._views[key] = self._editor.node(
-                "Cast", [value], f"{name}_float", options, shape=value.shape
+                Cast, [value], f"{name}_float", options, shape=value.shape
             )
         return self._views[key]
 

@@ -20,7 +20,7 @@ from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.format import Feeds
 from intact.graph import constant_array
 from intact.graph.edit import Editor
-from intact.ops.operators import Concat, DequantizeLinear, QuantizeLinear
+from intact.ops.operators import Concat, DequantizeLinear, QuantizeLinear, is_a
 from intact.plan import Codes, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.caches import CachePoint, cache_points
 
@@ -170,7 +170,7 @@ def cache_ports(model: ir.Model) -> dict[str, CachePort]:
             for past, at, present in ((_PAST_KEY, _KEY_SCALE, 1), (_PAST_VALUE, _VALUE_SCALE, 2)):
                 scale = constant_array(node.inputs[at]) if len(node.inputs) > at else None
                 found |= _ports(node.inputs[past], node.outputs[present], scale, bits)
-        elif node.op_type == Concat.name and len(node.inputs) == 2:
+        elif is_a(node, Concat) and len(node.inputs) == 2:
             new = None if node.inputs[1] is None else node.inputs[1].producer()
             is_quantized = new is not None and new.op_type == QuantizeLinear.name
             scale = constant_array(new.inputs[1]) if new is not None and is_quantized else None

@@ -22,7 +22,8 @@ import onnx_ir as ir
 from intact.graph.edit import Editor
 from intact.graph.passes import library
 from intact.graph.passes.pattern import Pattern, constant, op, value
-from intact.ops.operators import Conv
+from intact.ops import functions
+from intact.ops.operators import Add, AveragePool, Conv, DequantizeLinear, Mul, QuantizeLinear, is_a
 from intact.plan import QuantizedGraph
 from intact.plan.quantized_graph import COMPOSED, quantizes
 from intact.program.arithmetic.functions import GATE_OFFSET, GATE_SCALE, GATE_STEPS
@@ -39,7 +40,7 @@ def compose(plan: QuantizedGraph, editor: Editor) -> None:
     # On the written model, where the pairs stand already: what is composed lies between them.
     _compose_hard_swishes(plan, editor)
     for node in plan.graph.nodes:
-        if node.op_type == "AveragePool" and _is_composed(plan, node):
+        if is_a(node, AveragePool) and _is_composed(plan, node):
             _compose_average(editor, editor.nodes_by_name[str(node.name)])
 
 
@@ -58,12 +59,12 @@ def _compose_average(editor: Editor, node: ir.Node) -> None:
         "zero_point": np.array(0, np.int8),
     }
     weight = editor.node(
-        "DequantizeLinear",
+        DequantizeLinear,
         [editor.initializer(f"{node.name}_{key}", array) for key, array in parameters.items()],
         f"{node.name}_window",
         shape=ir.Shape((channels, 1, *kernel)),
     )
-    node.op_type = "Conv"
+    node.op_type = Conv.name
     node.resize_inputs(2)
     node.replace_input_with(1, weight)
     # A Conv has no such attributes, and the runtime refuses what it does not know.
@@ -75,7 +76,7 @@ def _compose_average(editor: Editor, node: ir.Node) -> None:
 def _compose_hard_swishes(plan: QuantizedGraph, editor: Editor) -> None:
     parameters: list[ir.Value] = []
     for node in plan.graph.nodes:
-        if node.op_type != "HardSwish" or not _is_composed(plan, node):
+        if not is_a(node, functions.hard_swish) or not _is_composed(plan, node):
             continue
         # Made for the first of them and read by all: every gate has the same constants.
         if not parameters:
@@ -115,19 +116,19 @@ def _compose_hard_swish(
     if data is None:
         return
     shape = data.shape
-    offset = editor.node("DequantizeLinear", [one, three, zero_point], f"{name}_three", shape=[])
-    total = editor.node("Add", [data, offset], f"{name}_sum", shape=shape)
+    offset = editor.node(DequantizeLinear, [one, three, zero_point], f"{name}_three", shape=[])
+    total = editor.node(Add, [data, offset], f"{name}_sum", shape=shape)
     codes = editor.node(
-        "QuantizeLinear",
+        QuantizeLinear,
         [total, sum_scale, zero_point],
         f"{name}_gate_quantized",
         dtype=ir.DataType.UINT8,
         shape=shape,
     )
     gate = editor.node(
-        "DequantizeLinear", [codes, gate_scale, zero_point], f"{name}_gate", shape=shape
+        DequantizeLinear, [codes, gate_scale, zero_point], f"{name}_gate", shape=shape
     )
-    node.op_type = "Mul"
+    node.op_type = Mul.name
     node.resize_inputs(2)
     node.replace_input_with(1, gate)
 
@@ -140,12 +141,12 @@ def join_composed(model: ir.Model) -> None:
     """
     for node in tuple(model.graph):
         if _is_average(node):
-            node.op_type = "AveragePool"
+            node.op_type = AveragePool.name
             node.attributes.pop("group")
             # The convolution adds zeros of the pads and divides by the whole window.
             node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 1)
         elif (found := _HARD_SWISH.at(node)) is not None:
-            node.op_type = "HardSwish"
+            node.op_type = functions.hard_swish.name
             node.replace_input_with(0, found[_DATA])
         else:
             continue
@@ -165,19 +166,19 @@ def _pair(op_type: str, data: Pattern, scale: float, kind: type[np.generic] = np
 
 
 _DATA = value()
-_THREE = _pair("DequantizeLinear", _scalar(np.uint8(1)), GATE_OFFSET)
-_CODES = _pair("QuantizeLinear", _DATA + _THREE, GATE_SCALE)
-_HARD_SWISH = _DATA * _pair("DequantizeLinear", _CODES, 1 / GATE_STEPS)
+_THREE = _pair(DequantizeLinear.name, _scalar(np.uint8(1)), GATE_OFFSET)
+_CODES = _pair(QuantizeLinear.name, _DATA + _THREE, GATE_SCALE)
+_HARD_SWISH = _DATA * _pair(DequantizeLinear.name, _CODES, 1 / GATE_STEPS)
 
 
 def _is_average(node: ir.Node) -> bool:
     """Check whether a node is a depthwise convolution of ones, in steps of a part of a window."""
     options = Conv.of(node)
-    kernel = options.kernel_shape if node.op_type == "Conv" else (0,)
+    kernel = options.kernel_shape if is_a(node, Conv) else (0,)
     # A Conv need not say its kernel, and one without a size has no part to compare the scale with.
     if 0 in kernel:
         return False
     shape = (options.group, 1, *kernel)
     ones = constant(lambda a: a.shape == shape and bool((a == 1).all()))
-    weight = _pair("DequantizeLinear", ones, 1 / math.prod(kernel), np.int8)
-    return op("Conv", value(), weight).at(node) is not None
+    weight = _pair(DequantizeLinear.name, ones, 1 / math.prod(kernel), np.int8)
+    return op(Conv, value(), weight).at(node) is not None

@@ -18,7 +18,7 @@ from intact.errors import ExportError
 from intact.formats.onnx_qdq.reader.parameters import container_for
 from intact.graph import bias_slot, input_value
 from intact.graph.edit import Editor
-from intact.ops.operators import Gemm
+from intact.ops.operators import Add, Cast, DynamicQuantizeLinear, Gemm, MatMulInteger, Mul, is_a
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.dynamic import DynamicPoint, dynamic_points, is_layer
 from intact.program import Program, Tensor
@@ -178,7 +178,7 @@ class DynamicLayers:
         )
         # One for all readers: the runtime looks for the extremes of a value once.
         outputs = codes, scale, zero_point
-        editor.add("DynamicQuantizeLinear", [source], outputs, name=str(codes.name))
+        editor.add(DynamicQuantizeLinear, [source], outputs, name=str(codes.name))
         for (node, _), end in zip(point.readers, point.ends, strict=True):
             result = self._layer(node, outputs)
             self.written[end] = DynamicCodes(
@@ -203,15 +203,15 @@ class DynamicLayers:
         weight_scale = editor.initializer(f"{base}_weight_scale", np.asarray(params.scale))
         # The scales are multiplied first, and the sums by their product: the order in which the
         # runtime's fused kernel rounds.
-        both = editor.node("Mul", [scale, weight_scale], f"{base}_scale")
-        sums = editor.node("MatMulInteger", factors, f"{base}_sums", None, ir.DataType.INT32, shape)
+        both = editor.node(Mul, [scale, weight_scale], f"{base}_scale")
+        sums = editor.node(MatMulInteger, factors, f"{base}_sums", None, ir.DataType.INT32, shape)
         integer = sums.producer()
         floats = {"to": int(ir.DataType.FLOAT)}
-        counted = editor.node("Cast", [sums], f"{base}_counted", floats, shape=shape)
-        result = editor.node("Mul", [counted, both], f"{base}_scaled", shape=shape)
+        counted = editor.node(Cast, [sums], f"{base}_counted", floats, shape=shape)
+        result = editor.node(Mul, [counted, both], f"{base}_scaled", shape=shape)
         slot = bias_slot(node)
         if slot is not None and input_value(node, slot) is not None:
-            result = editor.node("Add", [result, twin.inputs[slot]], f"{base}_biased", shape=shape)
+            result = editor.node(Add, [result, twin.inputs[slot]], f"{base}_biased", shape=shape)
         editor.put_in_place(twin, result)
         if integer is not None:
             integer.name = name  # by which is found what the runtime makes of the layer
@@ -219,7 +219,7 @@ class DynamicLayers:
 
     def _codes(self, node: ir.Node, point: QuantPoint) -> ir.Value:
         """Return the codes of a weight as ``[K, N]``; layers that read one alike share it."""
-        turned = node.op_type == Gemm.name and bool(Gemm.of(node).transB)
+        turned = is_a(node, Gemm) and bool(Gemm.of(node).transB)
         # By the dominator too: one constant may be quantized in two ways for two readers.
         key = str(point.value.name), id(point.config.dominator), turned
         if key not in self._weights:

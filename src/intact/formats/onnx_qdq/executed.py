@@ -23,7 +23,7 @@ from intact.formats.base.format import Executed, Kernel
 from intact.formats.onnx_qdq.run import RUNTIME, QdqRuntime, make_options, open_session
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.graph import constant_array, data_slots, is_constant, moves_values
-from intact.ops.operators import QUANTIZERS
+from intact.ops.operators import QUANTIZERS, ArgMax, DequantizeLinear, MaxPool, QuantizeLinear
 from intact.plan import QuantizedGraph
 from intact.plan.topology import has_caches_only
 
@@ -36,13 +36,13 @@ _CODES = {
     ir.DataType.INT16,
 }
 """Types that carry codes; wider integers are shapes and indices."""
-_FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
+_FLOAT_READERS_OF_CODES = {DequantizeLinear.name, "MatMulNBits"}
 """Operators that take integers and compute in float."""
 _OF_INTEGERS = 4
 """The level of accuracy at which MatMulNBits multiplies codes."""
-_SELECTING = {"MaxPool", "NhwcMaxPool"}
+_SELECTING = {MaxPool.name, "NhwcMaxPool"}
 """Operators of codes that give codes, beside those that move values."""
-_SAME = {"ArgMax", "QLinearConcat", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearWhere"}
+_SAME = {ArgMax.name, "QLinearConcat", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearWhere"}
 """Operators of codes that give the numbers of the floats: they compare, or have tables of these."""
 _ADDED = re.compile(
     r"(_nchwc|_quantized|_dequantized|_kept|_weight|_bias|_dq|_token_\d+|/MatMulAddFusion)+$"
@@ -202,7 +202,9 @@ def _holds_codes(value: ir.Value) -> bool:
         return False
     if moves_values(producer) or producer.op_type in _SELECTING:
         return producer.inputs[0] is not None and _holds_codes(producer.inputs[0])
-    return producer.op_type == "QuantizeLinear" or producer.op_type.startswith(("QLinear", "QGemm"))
+    return producer.op_type == QuantizeLinear.name or producer.op_type.startswith(
+        ("QLinear", "QGemm")
+    )
 
 
 _TIME = re.compile(r"(.*?)(_token_\d+)?_kernel_time", re.S)

@@ -36,6 +36,8 @@ from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.replace import add_constant, replace_value
 from intact.graph.traversal import nodes_of
+from intact.ops import functions
+from intact.ops.operators import Add, Clip, Constant, Div, Mul, Sub, is_a
 from intact.plan import Overrides, QuantizedGraph
 from intact.targets import Target
 
@@ -96,7 +98,7 @@ def join_written_out(model: ir.Model) -> int:
 
 def _chain(node: ir.Node) -> _Chain | None:
     """Follow a Round in both directions."""
-    if node.domain != "" or node.op_type != "Round" or node.inputs[0] is None:
+    if not is_a(node, functions.round_half_even) or node.inputs[0] is None:
         return None
     value, maker = node.inputs[0], node.inputs[0].producer()
     bounds = None if maker is None else _bounds(maker)
@@ -141,7 +143,7 @@ def _number(value: ir.Value | None) -> Numbers | None:
     if value is None or value.is_graph_input():
         return None
     tensor, maker = value.const_value, value.producer()
-    if tensor is None and maker is not None and maker.op_type == "Constant":
+    if tensor is None and is_a(maker, Constant):
         attribute = maker.attributes.get("value")
         tensor = None if attribute is None else attribute.as_tensor()
     # NumPy would turn a text of digits into a number.
@@ -153,24 +155,24 @@ def _number(value: ir.Value | None) -> Numbers | None:
 
 def _factor(node: ir.Node | None) -> tuple[ir.Value | None, Numbers | None]:
     """Return what a Mul or Div by a constant reads, and what it multiplies that by."""
-    if node is None or node.domain != "" or node.op_type not in ("Mul", "Div"):
+    if not is_a(node, Mul, Div):
         return None, None
     left, right = node.inputs
     number = _number(right)
-    if node.op_type == "Mul" and number is None:
+    if is_a(node, Mul) and number is None:
         left, number = right, _number(left)
     # A factor of 0 has no inverse, and a negative one turns the range around.
     if number is None or not (number > 0).all():
         return None, None
-    return left, 1 / number if node.op_type == "Div" else number
+    return left, 1 / number if is_a(node, Div) else number
 
 
 def _added(node: ir.Node) -> Numbers | None:
     """Return the constant that an Add or Sub adds."""
-    if node.domain != "" or node.op_type not in ("Add", "Sub"):
+    if not is_a(node, Add, Sub):
         return None
     right = _number(node.inputs[1])
-    if node.op_type == "Sub":
+    if is_a(node, Sub):
         return None if right is None else -right
     return right if right is not None else _number(node.inputs[0])
 
@@ -186,7 +188,7 @@ def _offset(value: ir.Value) -> tuple[ir.Value | None, Numbers]:
 
 def _bounds(node: ir.Node) -> tuple[float, float] | None:
     """Return the bounds of a Clip."""
-    if node.domain != "" or node.op_type != "Clip":
+    if not is_a(node, Clip):
         return None
     low, high = (_number(input_value(node, slot)) for slot in (1, 2))
     if low is None or high is None or low.size != 1 or high.size != 1:

@@ -17,6 +17,7 @@ from intact.formats.onnx_qdq.reader.parameters import is_dequantize
 from intact.graph import is_constant, weight_slot
 from intact.graph.edit import Editor
 from intact.graph.tied_tables import are_equal, tied_tables
+from intact.ops.operators import Cast, Transpose, is_a
 from intact.plan import Note, QuantizedGraph, TensorEnd
 
 _TURNED = {"perm": [1, 0]}
@@ -51,7 +52,7 @@ def share_codes(
         ):
             if is_turned:
                 name, kind = f"{codes.name}_turned", codes.dtype or ir.DataType.INT8
-                table = editor.node("Transpose", [table], name, _TURNED, kind, codes.shape)
+                table = editor.node(Transpose, [table], name, _TURNED, kind, codes.shape)
             # What is no longer read is left out when the model is finished.
             reader.replace_input_with(0, table)
         else:
@@ -71,4 +72,4 @@ def _reader_of_codes(editor: Editor, layer: ir.Node) -> ir.Node | None:
     if reader is None or not is_dequantize(reader):
         return None
     maker = None if reader.inputs[0] is None else reader.inputs[0].producer()
-    return maker if maker is not None and maker.op_type == "Cast" else reader
+    return maker if is_a(maker, Cast) else reader

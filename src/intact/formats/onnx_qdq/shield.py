@@ -38,14 +38,31 @@ from intact.graph import (
     output_channels,
 )
 from intact.graph.edit import Editor
-from intact.ops.operators import BIASED
+from intact.ops.operators import (
+    BIASED,
+    Add,
+    AveragePool,
+    BatchNormalization,
+    DequantizeLinear,
+    Div,
+    GlobalAveragePool,
+    MatMul,
+    Mul,
+    Pow,
+    QuantizeLinear,
+    ReduceMean,
+    Softmax,
+    Sub,
+    is_a,
+    names,
+)
 from intact.plan import QuantizedGraph
 
-_OF_ACTIVATIONS = frozenset({"Add", "Mul"})
+_OF_ACTIVATIONS = names(Add, Mul)
 """What it has kernels of codes for, where all that they read are codes."""
-_OF_ONE = frozenset({"AveragePool", "GlobalAveragePool", "Pow", "ReduceMean", "Softmax"})
+_OF_ONE = names(AveragePool, GlobalAveragePool, Pow, ReduceMean, Softmax)
 """The same, of one input; a power becomes products, and a mean over an image a pooling."""
-_FUSED = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
+_FUSED = names(Add, BatchNormalization, Div, Mul, Sub)
 """What it computes in the product before, where all else that it reads are constants."""
 _SINCE_OPSET = 13
 """From here on a DequantizeLinear has a scale for each element of a bias."""
@@ -64,13 +81,13 @@ def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
     if plan.target.keeps_floats:
         return
     floats = {name for name, decision in plan.decisions.items() if not decision.quantized}
-    for product in [n for n in editor.model.graph if n.op_type == "MatMul"]:
+    for product in [n for n in editor.model.graph if is_a(n, MatMul)]:
         is_kept = str(product.name) in floats
         if is_kept and all(map(_reads_codes, product.inputs)):
             _keep(editor, product, 1)  # its kernel needs no quantizer behind
         elif not is_kept and (added := _added(product, floats)) is not None:
             _keep_apart(editor, product, added)
-    for quantize in [n for n in editor.model.graph if n.op_type == "QuantizeLinear"]:
+    for quantize in [n for n in editor.model.graph if n.op_type == QuantizeLinear.name]:
         node, is_fused = _origin(quantize)
         is_taken = (
             node is not None and str(node.name) in floats and _is_taken(node, is_fused=is_fused)
@@ -87,7 +104,7 @@ def _added(product: ir.Node, floats: Collection[str]) -> ir.Node | None:
     if not _has_one_reader(product):
         return None
     (reader,) = (use.node for use in product.outputs[0].uses())
-    if reader.op_type != "Add" or reader.domain != "" or str(reader.name) not in floats:
+    if not is_a(reader, Add) or str(reader.name) not in floats:
         return None
     return reader
 
@@ -103,7 +120,7 @@ def _keep_apart(editor: Editor, product: ir.Node, added: ir.Node) -> None:
         _keep(editor, added, 1 - slot)
         return
     name = f"{other.name}_negative"
-    added.op_type = "Sub"
+    added.op_type = Sub.name
     added.replace_input_with(0, product.outputs[0])
     added.replace_input_with(1, editor.initializer(name, ir.Tensor(-array)))
 
@@ -134,7 +151,7 @@ def _is_taken(node: ir.Node, *, is_fused: bool) -> bool:
     weight = input_value(node, 1)
     if node.domain != "":
         return False
-    if node.op_type in BIASED or (node.op_type == "MatMul" and is_constant(weight)):
+    if node.op_type in BIASED or (is_a(node, MatMul) and is_constant(weight)):
         is_product = node.op_type in BIASED or is_fused
         # A computed weight, or one of half precision, is left alone by the runtime.
         known = is_constant(weight) and weight is not None and weight.dtype is ir.DataType.FLOAT
@@ -150,16 +167,16 @@ def _reads_codes(value: ir.Value | None) -> bool:
         return False
     if moves_values(producer):  # the runtime pulls the DequantizeLinear through
         return _reads_codes(producer.inputs[0])
-    return producer.op_type == "DequantizeLinear"
+    return producer.op_type == DequantizeLinear.name
 
 
 def _becomes_one(quantize: ir.Node) -> bool:
     """Tell whether the runtime joins a pair with the one in front of it, to another scale."""
     dequantize = _maker(quantize)
-    if dequantize is None or dequantize.op_type != "DequantizeLinear":
+    if dequantize is None or dequantize.op_type != DequantizeLinear.name:
         return False
     before = _maker(dequantize)
-    if before is None or before.op_type != "QuantizeLinear":
+    if before is None or before.op_type != QuantizeLinear.name:
         return False
     if not (_has_one_reader(before) and _has_one_reader(dequantize)):
         return False
@@ -205,7 +222,7 @@ def _shield(editor: Editor, product: ir.Node) -> bool:
     name = str(product.outputs[0].name if bias is None else bias.name)
     codes, scale = _exact_codes(array)
     value = editor.node(
-        "DequantizeLinear",
+        DequantizeLinear,
         [
             editor.initializer(f"{name}_sign", codes),
             editor.initializer(f"{name}_magnitude", scale),

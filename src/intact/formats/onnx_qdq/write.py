@@ -36,6 +36,15 @@ from intact.graph.files.save import file_bytes, message_of
 from intact.graph.ops import clamp_bounds
 from intact.graph.origins import bare
 from intact.graph.tied_tables import is_looked_up
+from intact.ops import functions
+from intact.ops.operators import (
+    AveragePool,
+    Cast,
+    Clip,
+    DequantizeLinear,
+    QuantizeLinear,
+    is_a,
+)
 from intact.plan import (
     Note,
     NoteKind,
@@ -204,7 +213,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         from intact.formats.onnx_qdq.caches import write_caches  # which few plans need
 
         writer.result.notes += write_caches(editor, plan)
-    if any(node.op_type in {"AveragePool", "HardSwish"} for node in plan.graph.nodes):
+    if any(is_a(node, AveragePool, functions.hard_swish) for node in plan.graph.nodes):
         from intact.formats.onnx_qdq.compose import compose  # with much else
 
         compose(plan, writer.editor)
@@ -330,7 +339,7 @@ class _Writer:
             source = self._clip(point, value, base)
         axis = _axis_attribute(point)
         codes = self.editor.node(
-            "QuantizeLinear",
+            QuantizeLinear,
             [source, scale, zero_point],
             f"{base}_quantized",
             axis,
@@ -338,7 +347,7 @@ class _Writer:
             shape=value.shape,
         )
         result = self.editor.node(
-            "DequantizeLinear",
+            DequantizeLinear,
             [codes, scale, zero_point],
             f"{base}_dequantized",
             axis,
@@ -416,7 +425,7 @@ class _Writer:
             scale, zero_point = self._scale_and_zero(point, read)
             codes = self._codes(point, container, scale, zero_point)
             self._constants[key] = self.editor.node(
-                "DequantizeLinear",
+                DequantizeLinear,
                 [codes, scale, zero_point],
                 f"{point.value.name}_dequantized",
                 _axis_attribute(point),
@@ -435,7 +444,7 @@ class _Writer:
             return self._widened(codes, container) if container.is_packed else codes
         floats = self.editor.initializer(f"{point.value.name}_on_grid", stored_on_grid(point))
         return self.editor.node(
-            "QuantizeLinear",
+            QuantizeLinear,
             [floats, scale, zero_point],
             name,
             _axis_attribute(point),
@@ -447,9 +456,7 @@ class _Writer:
         """Make bytes of packed codes."""
         kind = container.in_bytes.data_type
         options: dict[str, int | float | str] = {"to": int(kind)}
-        return self.editor.node(
-            "Cast", [codes], f"{codes.name}_in_bytes", options, kind, codes.shape
-        )
+        return self.editor.node(Cast, [codes], f"{codes.name}_in_bytes", options, kind, codes.shape)
 
     def drop_saturations(self, plan: QuantizedGraph, points: list[QuantPoint]) -> None:
         """Take out fused activations whose work the saturation of their quantizer does."""
@@ -500,7 +507,7 @@ class _Writer:
         )
         span = (point.config.quant_min, point.config.quant_max, container_of(point).data_type.name)
         self._clipped.setdefault(span, []).append(point.end.node)
-        return self.editor.node("Clip", [value, low, high], f"{base}_clipped", shape=value.shape)
+        return self.editor.node(Clip, [value, low, high], f"{base}_clipped", shape=value.shape)
 
 
 def _axis_attribute(point: QuantPoint) -> dict[str, int | float | str]:

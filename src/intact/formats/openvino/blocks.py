@@ -16,6 +16,7 @@ import onnx_ir as ir
 from intact.errors import ExportError
 from intact.graph.edit import Editor
 from intact.graph.tied_tables import tied_tables
+from intact.ops.operators import Cast, Mul, Reshape, Sub, Transpose
 from intact.plan import QuantizedGraph, QuantPoint
 
 
@@ -42,7 +43,7 @@ class BlockWriter:
         rows = self._rows(groups)
         if groups.is_turned:
             rows = self._editor.node(
-                "Transpose",
+                Transpose,
                 [rows],
                 f"{groups.name}_turned",
                 {"perm": [1, 0]},
@@ -66,21 +67,21 @@ class BlockWriter:
         shape = groups.codes.shape
         attributes = {"to": int(kind)}
         stored = editor.initializer(f"{name}_quantized", groups.codes)
-        value = editor.node("Cast", [stored], f"{name}_cast", attributes, kind, shape)
+        value = editor.node(Cast, [stored], f"{name}_cast", attributes, kind, shape)
         if groups.zero_points is not None:
             middle = editor.initializer(f"{name}_zero_points", groups.stored_zero_points)
             if groups.zero_points.dtype.kind != "f":
-                middle = editor.node("Cast", [middle], f"{name}_middle", attributes, kind)
-            value = editor.node("Sub", [value, middle], f"{name}_centered", None, kind, shape)
+                middle = editor.node(Cast, [middle], f"{name}_middle", attributes, kind)
+            value = editor.node(Sub, [value, middle], f"{name}_centered", None, kind, shape)
         scales = editor.initializer(f"{name}_scales", groups.scales.astype(kind.numpy()))
-        value = editor.node("Mul", [value, scales], f"{name}_floats", None, kind, shape)
+        value = editor.node(Mul, [value, scales], f"{name}_floats", None, kind, shape)
         matrix = (shape[0], shape[1] * shape[2])
         lengths = editor.integers(*matrix, name=f"{name}_lengths")
-        value = editor.node("Reshape", [value, lengths], f"{name}_rows", None, kind, matrix)
+        value = editor.node(Reshape, [value, lengths], f"{name}_rows", None, kind, matrix)
         if kind is ir.DataType.FLOAT:
             return value
         wide = {"to": int(ir.DataType.FLOAT)}
-        return editor.node("Cast", [value], f"{name}_wide", wide, shape=matrix)
+        return editor.node(Cast, [value], f"{name}_wide", wide, shape=matrix)
 
 
 class _Groups:

@@ -30,8 +30,24 @@ from intact.config import TensorQuantConfig
 from intact.graph.edit import Editor
 from intact.graph.traversal import nodes_of
 from intact.numerics.conversion import Ends, ends_of_codes
-from intact.ops import RECURRENT
-from intact.ops.operators import CONVOLUTIONS
+from intact.ops import RECURRENT, functions
+from intact.ops.operators import (
+    CONVOLUTIONS,
+    Add,
+    AveragePool,
+    If,
+    Loop,
+    MaxPool,
+    PRelu,
+    ReduceL1,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    ReduceSum,
+    Reshape,
+    Shape,
+    Transpose,
+    is_a,
+)
 from intact.plan import Note, NoteKind, QuantPoint
 from intact.program.unsupported import UnsupportedNodes
 
@@ -116,9 +132,13 @@ def _rank(value: ir.Value) -> int:
     return 0 if value.shape is None else len(value.shape)
 
 
-_INNER = {"ReduceL1": "Abs", "ReduceLogSum": "", "ReduceLogSumExp": "Exp"}
+_INNER = {
+    ReduceL1.name: functions.absolute.name,
+    ReduceLogSum.name: "",
+    ReduceLogSumExp.name: functions.exp.name,
+}
 """What is applied before the sum; the logarithms have Log behind it."""
-_ASKED = {"If": (0,), "Loop": (0, 1)}
+_ASKED = {If.name: (0,), Loop.name: (0, 1)}
 """At which slots control flow asks whether, or how often, to run its body."""
 _UNSURE = "OpenVINO may have one window more (ceil_mode): the sizes are not known"
 _GIVE_SIZES = "export the float model with fixed sizes"
@@ -145,9 +165,9 @@ def translate(editor: Editor, unsupported: UnsupportedNodes) -> list[Note]:
             continue
         if node.op_type in _INNER and "axes" in node.attributes:
             _reduction(editor, node, unsupported)
-        elif node.op_type == "PRelu":
+        elif is_a(node, PRelu):
             _align_slopes(editor, node)
-        elif node.op_type in ("MaxPool", "AveragePool") and _flag(node, "ceil_mode"):
+        elif is_a(node, MaxPool, AveragePool) and _flag(node, "ceil_mode"):
             unsure.append(Note(NoteKind.EXPORT, str(node.name), _UNSURE, _GIVE_SIZES))
     return unsure
 
@@ -184,7 +204,7 @@ def _part_readers(editor: Editor) -> None:
                 node.replace_input_with(0, before)
 
 
-_ASKING = (*RECURRENT, "Shape")
+_ASKING = (*RECURRENT, Shape.name)
 """What asks for lengths while the model runs.
 
 Where something does, OpenVINO 2026.4.1 loses biases: it reads a bias as a Reshape to the axes of
@@ -207,7 +227,7 @@ def add_biases(editor: Editor) -> None:
         axes = bias.const_value.numpy().reshape(1, -1, *[1] * (len(weight.shape) - 2))
         node.resize_inputs(2)
         added = editor.initializer(f"{bias.name}_axes", axes)
-        total = editor.node("Add", [result, added], f"{node.name}_bias", shape=result.shape)
+        total = editor.node(Add, [result, added], f"{node.name}_bias", shape=result.shape)
         for use in tuple(result.uses()):
             if use.node is not total.producer():
                 use.node.replace_input_with(use.idx, total)
@@ -242,7 +262,7 @@ def _identity(value: ir.Value | None) -> object:
 
 def _swaps(node: ir.Node) -> bool:
     """Check for a recurrent operator, or a transposition of the first two axes of three."""
-    swapped = node.op_type == "Transpose" and [*node.attributes.get_ints("perm", [])] == [1, 0, 2]
+    swapped = is_a(node, Transpose) and [*node.attributes.get_ints("perm", [])] == [1, 0, 2]
     return node.domain == "" and (swapped or node.op_type in RECURRENT)
 
 
@@ -252,7 +272,7 @@ def _ask_one_number(editor: Editor, node: ir.Node) -> None:
         value = node.inputs[slot] if slot < len(node.inputs) else None
         if value is not None and value.name and (value.shape is None or len(value.shape) > 1):
             node.replace_input_with(slot, _flat(editor, value, node))
-    if node.op_type == "Loop" and not node.attributes["body"].is_ref():
+    if is_a(node, Loop) and not node.attributes["body"].is_ref():
         body = node.attributes["body"].as_graph()
         for inner, outer in zip(body.inputs[2:], node.inputs[2:], strict=False):
             if inner.shape is None and outer is not None and outer.shape is not None:
@@ -268,7 +288,7 @@ def _flat(
     """Return a value of one element as a tensor of one axis, made before its reader."""
     name = editor.names.fresh(f"{value.name}_flat")
     shape = editor.initializer(f"{value.name}_flat_shape", np.array([1], np.int64))
-    node = ir.node("Reshape", [value, shape], num_outputs=1, name=name)
+    node = ir.node(Reshape.name, [value, shape], num_outputs=1, name=name)
     result = node.outputs[0]
     result.name, result.type, result.shape = name, value.type, ir.Shape([1])
     if reader is not None and reader.graph is not None:
@@ -280,7 +300,7 @@ def _flat(
 
 def _reduction(editor: Editor, node: ir.Node, unsupported: UnsupportedNodes) -> None:
     """Make it a ReduceSum of what it sums."""
-    if editor.model.opset_imports.get("", 0) < _AXES_AS_INPUT or node.op_type == "ReduceLogSumExp":
+    if editor.model.opset_imports.get("", 0) < _AXES_AS_INPUT or is_a(node, ReduceLogSumExp):
         unsupported.add(str(node.name), f"OpenVINO reads {node.op_type} without its axes")
         return
     data, result = node.inputs[0], node.outputs[0]
@@ -294,10 +314,10 @@ def _reduction(editor: Editor, node: ir.Node, unsupported: UnsupportedNodes) -> 
     keep = _flag(node, "keepdims", 1)
     given = editor.initializer(f"{name}_axes", axes)
     total = editor.node(
-        "ReduceSum", [data, given], f"{name}_sum", {"keepdims": keep}, shape=result.shape
+        ReduceSum, [data, given], f"{name}_sum", {"keepdims": keep}, shape=result.shape
     )
-    if node.op_type != "ReduceL1":
-        total = editor.node("Log", [total], f"{name}_log", shape=result.shape)
+    if not is_a(node, ReduceL1):
+        total = editor.node(functions.log, [total], f"{name}_log", shape=result.shape)
     for use in tuple(result.uses()):
         use.node.replace_input_with(use.idx, total)
     editor.replace_output(result, total)

@@ -71,37 +71,69 @@ from intact.formats.openvino.dialect import DOMAIN
 from intact.graph import constant_array, data_slots, input_value, is_constant
 from intact.graph.edit import Editor
 from intact.graph.passes.fold_linear import parameters_of
-from intact.ops.operators import CONVOLUTIONS, LAYERS, ConvTranspose
+from intact.ops import functions
+from intact.ops.operators import (
+    CONVOLUTIONS,
+    LAYERS,
+    Add,
+    AveragePool,
+    BatchNormalization,
+    Concat,
+    ConvTranspose,
+    Div,
+    GlobalAveragePool,
+    GlobalMaxPool,
+    LayerNormalization,
+    MatMul,
+    MaxPool,
+    MeanVarianceNormalization,
+    Mul,
+    Pow,
+    PRelu,
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    ReduceSumSquare,
+    Relu,
+    Resize,
+    Sub,
+    is_a,
+    names,
+)
 from intact.plan import QuantizedGraph
 
-FACTORS = frozenset({"Mul", "Div"})
-SUMS = frozenset({"Add", "Sub"})
-_EXTREMES = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMin"})
-_RELUS = frozenset({"LeakyRelu", "PRelu", "Relu"})
+FACTORS = names(Mul, Div)
+SUMS = names(Add, Sub)
+_EXTREMES = names(GlobalMaxPool, ReduceMax, ReduceMin)
+_RELUS = names(functions.leaky_relu, PRelu, Relu)
 """What positive scales are moved through."""
-_READ_TWICE = frozenset({"Celu", "MeanVarianceNormalization", "ReduceLogSumExp", "ReduceSumSquare"})
+_READ_TWICE = names(functions.celu, MeanVarianceNormalization, ReduceLogSumExp, ReduceSumSquare)
 """Operators that OpenVINO makes several readers of; measured over 45 kinds of nodes."""
-_REDUCTIONS = frozenset(
-    {
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceSumSquare",
-    }
+_REDUCTIONS = names(
+    GlobalAveragePool,
+    GlobalMaxPool,
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    ReduceSumSquare,
 )
-_FUSED = SUMS | FACTORS | {"BatchNormalization", "PRelu", "Pow"}
+_FUSED = SUMS | FACTORS | names(BatchNormalization, PRelu, Pow)
 """What OpenVINO computes in the kernel of a reduction, with a constant for each channel."""
 _ROWS = 3
 """Axes of what a convolution of rows gives: samples, channels, positions."""
-_OVER_AXES = frozenset({"AveragePool", "MaxPool", "Resize"})
+_OVER_AXES = names(AveragePool, MaxPool, Resize)
 _WEIGHT_SLOT, _BIAS_SLOT = 1, 2
 _CHANNELS = 1
 """The axis of which OpenVINO takes factors into a quantizer."""
@@ -160,7 +192,7 @@ def _bare_results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     for node in model.graph:
         if node.domain == "" and (
             (node.op_type in CONVOLUTIONS and str(node.name) in integers and not _has_bias(node))
-            or (node.op_type == "MatMul" and str(node.name) in integers and not _is_dense(node))
+            or (is_a(node, MatMul) and str(node.name) in integers and not _is_dense(node))
             or (node.op_type in FACTORS and _has_constant(node) and bare.keys() & {*node.inputs})
         ):
             bare[node.outputs[0]] = None
@@ -193,10 +225,7 @@ def _activation_products(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value
     return [
         node.outputs[0]
         for node in model.graph
-        if node.domain == ""
-        and node.op_type == "MatMul"
-        and str(node.name) in integers
-        and not _has_constant(node)
+        if is_a(node, MatMul) and str(node.name) in integers and not _has_constant(node)
     ]
 
 
@@ -204,7 +233,7 @@ def _matrix_products(model: ir.Model, plan: QuantizedGraph) -> Iterator[ir.Value
     """Yield what matrix products in integers give."""
     integers = _in_integers(plan)
     for node in model.graph:
-        if node.domain == "" and node.op_type == "MatMul" and str(node.name) in integers:
+        if is_a(node, MatMul) and str(node.name) in integers:
             yield node.outputs[0]
 
 
@@ -227,9 +256,11 @@ def _results_before_negation(model: ir.Model, products: set[ir.Value]) -> list[i
 
 def _scales(node: ir.Node) -> bool:
     """Check for a node that multiplies its only activation by a constant."""
-    is_difference = node.op_type == "Sub" and _is_zero(_fixed_array(node, 0))
+    is_difference = is_a(node, Sub) and _is_zero(_fixed_array(node, 0))
     return (
-        node.op_type == "Neg" or is_difference or (node.op_type in FACTORS and _has_constant(node))
+        is_a(node, functions.negative)
+        or is_difference
+        or (node.op_type in FACTORS and _has_constant(node))
     )
 
 
@@ -261,8 +292,7 @@ def _transposed_with_gaps(model: ir.Model, plan: QuantizedGraph) -> list[ir.Valu
     return [
         node.outputs[0]
         for node in model.graph
-        if node.domain == ""
-        and node.op_type == "ConvTranspose"
+        if is_a(node, ConvTranspose)
         and str(node.name) in integers
         and _leaves_places(node)
         and _reaches_quantizer(node.outputs[0])
@@ -305,7 +335,7 @@ def _products(
     found: set[ir.Value] = set()
     for node in model.graph:
         if node.domain == "" and _has_constant(node):
-            is_product = node.op_type == "MatMul" and str(node.name) in integers
+            is_product = is_a(node, MatMul) and str(node.name) in integers
             if is_product or (follows(node) and found & {*node.inputs}):
                 found.add(node.outputs[0])
     return found
@@ -359,18 +389,18 @@ def _factors(node: ir.Node) -> _Floats | None:
     """
     ones = np.ones(1, np.float32)
     match node.op_type:
-        case "Add" | "Sub" if _has_constant(node):
+        case Add.name | Sub.name if _has_constant(node):
             # A constant that is added multiplies nothing; what is subtracted from one changes its
             # sign.
-            return -ones if node.op_type == "Sub" and _fixed_array(node, 0) is not None else ones
-        case "Neg":
+            return -ones if is_a(node, Sub) and _fixed_array(node, 0) is not None else ones
+        case functions.negative.name:
             return -ones
-        case "Mul":
+        case Mul.name:
             numbers = [_fixed_array(node, slot) for slot in (0, 1)]
             return _by_channel(node, next((each for each in numbers if each is not None), None))
-        case "Div" | "LayerNormalization":
+        case Div.name | LayerNormalization.name:
             return _by_channel(node, _fixed_array(node, 1))
-        case "BatchNormalization":
+        case BatchNormalization.name:
             return _norm_factors(node)
     return None
 
@@ -407,9 +437,8 @@ def _reaches_quantizer(value: ir.Value) -> bool:
             return True
         for use in current.uses():
             slots = data_slots(use.node)
-            if (
-                sum(_fixed_array(use.node, slot) is None for slot in slots) == 1
-                or use.node.op_type == "Concat"
+            if sum(_fixed_array(use.node, slot) is None for slot in slots) == 1 or is_a(
+                use.node, Concat
             ):
                 waiting += [each for each in use.node.outputs if each not in seen]
     return False

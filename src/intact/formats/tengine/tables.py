@@ -30,7 +30,7 @@ from intact.formats.tengine.tmfile.scales import dead_channel_notes, zero_scales
 from intact.graph import Graph, Role, constant_array, input_role, input_value, is_constant
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import six_decimals
-from intact.ops.operators import ConvTranspose
+from intact.ops.operators import ConvTranspose, is_a
 from intact.plan import (
     Note,
     NoteKind,
@@ -188,7 +188,7 @@ def _constants(plan: QuantizedGraph) -> Iterator[_Constant]:
                 # What the tool writes for channels of zeros, where the target asks for its
                 # treatment.
                 scales = np.where(zeros.get(str(node.name), False), 0.0, scales)
-                if node.op_type == ConvTranspose.name:
+                if is_a(node, ConvTranspose):
                     scales = _deconvolution_scales(plan, node, scales, role)
                 yield _Constant(str(point.value.name), role, point.config, scales)
 
@@ -257,7 +257,7 @@ def _notes(plan: QuantizedGraph, activations: _Activations, rows: list[_Row]) ->
             "read as calibration it is a table of int8",
             "calibrate on samples again instead",
         )
-    turned = [str(n.name) for n in plan.graph.nodes if n.op_type == ConvTranspose.name]
+    turned = [str(n.name) for n in plan.graph.nodes if is_a(n, ConvTranspose)]
     if turned:
         yield _note(
             f"{WEIGHTS_FILE} and {BIASES_FILE} have a scale for each input channel of "
@@ -333,9 +333,7 @@ def _input_channels(graph: Graph) -> dict[str, int]:
     """Return how many input channels Deconvolutions have, by name of weight and bias."""
     found: dict[str, int] = {}
     for node in graph.nodes:
-        weight = (
-            constant_array(input_value(node, 1)) if node.op_type == ConvTranspose.name else None
-        )
+        weight = constant_array(input_value(node, 1)) if is_a(node, ConvTranspose) else None
         if weight is not None:
             found |= {str(value.name): len(weight) for value in node.inputs[1:] if value}
     return found

@@ -40,13 +40,37 @@ from intact.formats.tensorrt.write import (
 )
 from intact.graph import Graph, constant_array, input_value, moves_values
 from intact.graph.traversal import nodes_of
+from intact.ops.operators import (
+    Add,
+    BitShift,
+    Cast,
+    Clip,
+    Conv,
+    ConvInteger,
+    ConvTranspose,
+    DequantizeLinear,
+    Det,
+    DynamicQuantizeLinear,
+    Gemm,
+    MatMul,
+    MatMulInteger,
+    MaxUnpool,
+    Multinomial,
+    QLinearConv,
+    QLinearMatMul,
+    QuantizeLinear,
+    Relu,
+    Unique,
+    is_a,
+    names,
+)
 from intact.plan import QuantizedGraph
 from intact.plan.float16 import in_onnx_runtime
 from intact.plan.given_scales import ScaleTable
 
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+QUANTIZE, DEQUANTIZE = QuantizeLinear.name, DequantizeLinear.name
 
-SATURATIONS = frozenset({"Relu", "Clip"})
+SATURATIONS = names(Relu, Clip)
 
 _SCALE, _ZERO_POINT = 1, 2
 
@@ -110,7 +134,7 @@ def tensor_name(quantizer: ir.Node, known: Collection[str]) -> str:
     value = input_value(quantizer, 0)
     maker = None if value is None else value.producer()
     before = []
-    while maker is not None and maker.op_type in ("Cast", "Clip"):
+    while is_a(maker, Cast, Clip):
         source = input_value(maker, 0)
         before.append(source)
         maker = None if source is None else source.producer()
@@ -224,22 +248,22 @@ def _tables(written: WrittenModel) -> Iterator[tuple[str, ScaleTable | str]]:
             yield file, str(error)
 
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_PRODUCTS = names(Conv, ConvTranspose, Gemm, MatMul)
 
 _NOT_READ = frozenset(
     {
-        "BitShift",
-        "ConvInteger",
-        "Det",
-        "DynamicQuantizeLinear",
-        "MatMulInteger",
-        "MaxUnpool",
-        "Multinomial",
-        "QLinearConv",
-        "QLinearMatMul",
+        BitShift.name,
+        ConvInteger.name,
+        Det.name,
+        DynamicQuantizeLinear.name,
+        MatMulInteger.name,
+        MaxUnpool.name,
+        Multinomial.name,
+        QLinearConv.name,
+        QLinearMatMul.name,
         "StringNormalizer",
         "TfIdfVectorizer",
-        "Unique",
+        Unique.name,
     }
 )
 """Operators that onnx-tensorrt's table has as unsupported, in every release."""
@@ -335,19 +359,19 @@ def _in_blocks(written: WrittenModel) -> Iterator[str]:
 
 
 def _sums_along(product: ir.Node, slot: int, axis: int) -> bool:
-    is_turned = product.op_type == "Gemm" and product.attributes.get_int("transB", 0) != 0
-    return product.op_type in ("Gemm", "MatMul") and slot == 1 and axis == int(is_turned)
+    is_turned = is_a(product, Gemm) and product.attributes.get_int("transB", 0) != 0
+    return is_a(product, Gemm, MatMul) and slot == 1 and axis == int(is_turned)
 
 
 def _channel_axis(product: ir.Node, slot: int, rank: int) -> int | None:
     """Return the axis of a product's constant factor that has the output channels."""
     match product.op_type:
-        case "Conv":
+        case Conv.name:
             return 0
-        case "Gemm":
+        case Gemm.name:
             transposed = product.attributes.get_int("transA" if slot == 0 else "transB", 0) != 0
             return int(transposed) if slot == 0 else int(not transposed)
-        case "MatMul":
+        case MatMul.name:
             return rank - 2 if slot == 0 else rank - 1
     return None
 
@@ -374,7 +398,7 @@ def _float_biases(written: WrittenModel) -> Iterator[str]:
 def _residuals(written: WrittenModel) -> Iterator[str]:
     """Look at each sum that is quantized next, of which an int8 product is a float operand."""
     for node in written.model.graph:
-        if node.op_type != "Add" or not _is_quantized_next(node):
+        if not is_a(node, Add) or not _is_quantized_next(node):
             continue
         products = [value for value in node.inputs if _is_integer_product(value)]
         others = [value for value in node.inputs if not _is_integer_product(value)]
@@ -390,7 +414,7 @@ def _is_addend(value: ir.Value | None) -> bool:
 
 def _is_integer_product(value: ir.Value | None) -> bool:
     maker = None if value is None else value.producer()
-    return maker is not None and maker.op_type == "Conv" and _is_quantized(maker.inputs[0])
+    return is_a(maker, Conv) and _is_quantized(maker.inputs[0])
 
 
 def _is_quantized_next(node: ir.Node) -> bool:

@@ -33,7 +33,7 @@ import onnx_ir as ir
 from intact.graph import save_model
 from intact.graph.files.save import file_bytes
 from intact.numerics.affine_params import QuantParams
-from intact.ops.operators import ConvTranspose
+from intact.ops.operators import ConvTranspose, is_a
 from intact.plan import (
     Note,
     NoteKind,
@@ -181,7 +181,7 @@ def _reasons_of_blocks(size: int, bits: int, params: QuantParams | None) -> Iter
 
 
 def _is_transposed_convolution(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type == ConvTranspose.name
+    return is_a(node, ConvTranspose)
 
 
 BLOCK_BITS = 4

@@ -16,6 +16,41 @@ from intact.errors import Unsupported
 from intact.formats.tflite.reader.schema import Fused
 from intact.ops import functions
 from intact.ops.functions import Unary
+from intact.ops.operators import (
+    Add,
+    And,
+    ArgMax,
+    ArgMin,
+    AveragePool,
+    Cast,
+    CumSum,
+    Declared,
+    Div,
+    Equal,
+    GatherND,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Max,
+    MaxPool,
+    Min,
+    Mod,
+    Mul,
+    Not,
+    Or,
+    Pow,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    Resize,
+    ScatterND,
+    Sub,
+    TopK,
+    Where,
+)
 from intact.program.operations import Binary, Bounds, PoolKind, Reduction, ResizeMode
 
 Ours = TypeVar("Ours")
@@ -71,8 +106,8 @@ def _function(
     )
 
 
-def _node(onnx: str, code: str, table: str, *, integer: int = 2) -> Spelling[str]:
-    return Spelling(onnx, code, onnx, table, integer)
+def _node(onnx: Declared, code: str, table: str, *, integer: int = 2) -> Spelling[str]:
+    return Spelling(onnx.name, code, onnx.name, table, integer)
 
 
 _ALPHA = {"alpha": "alpha"}
@@ -103,59 +138,59 @@ APPROXIMATION = "tanh"
 
 _EXTREMES = "MaximumMinimumOptions"
 PAIRS = (
-    Spelling(Binary.ADD, "ADD", "Add", "AddOptions", fusable=True),
-    Spelling(Binary.SUB, "SUB", "Sub", "SubOptions", fusable=True),
-    Spelling(Binary.MUL, "MUL", "Mul", "MulOptions", fusable=True),
-    Spelling(Binary.DIV, "DIV", "Div", "DivOptions", integer=0, fusable=True),
+    Spelling(Binary.ADD, "ADD", Add.name, "AddOptions", fusable=True),
+    Spelling(Binary.SUB, "SUB", Sub.name, "SubOptions", fusable=True),
+    Spelling(Binary.MUL, "MUL", Mul.name, "MulOptions", fusable=True),
+    Spelling(Binary.DIV, "DIV", Div.name, "DivOptions", integer=0, fusable=True),
     Spelling(Binary.SQUARED_DIFFERENCE, "SQUARED_DIFFERENCE", "", "SquaredDifferenceOptions"),
-    Spelling(Binary.MINIMUM, "MINIMUM", "Min", _EXTREMES),
-    Spelling(Binary.MAXIMUM, "MAXIMUM", "Max", _EXTREMES),
+    Spelling(Binary.MINIMUM, "MINIMUM", Min.name, _EXTREMES),
+    Spelling(Binary.MAXIMUM, "MAXIMUM", Max.name, _EXTREMES),
 )
 REDUCTIONS = (
-    Spelling(Reduction.MEAN, "MEAN", "ReduceMean", "ReducerOptions"),
-    Spelling(Reduction.SUM, "SUM", "ReduceSum", "ReducerOptions"),
-    Spelling(Reduction.MAX, "REDUCE_MAX", "ReduceMax", "ReducerOptions"),
-    Spelling(Reduction.MIN, "REDUCE_MIN", "ReduceMin", "ReducerOptions"),
+    Spelling(Reduction.MEAN, "MEAN", ReduceMean.name, "ReducerOptions"),
+    Spelling(Reduction.SUM, "SUM", ReduceSum.name, "ReducerOptions"),
+    Spelling(Reduction.MAX, "REDUCE_MAX", ReduceMax.name, "ReducerOptions"),
+    Spelling(Reduction.MIN, "REDUCE_MIN", ReduceMin.name, "ReducerOptions"),
 )
-PRODUCT = _node("ReduceProd", "REDUCE_PROD", "ReducerOptions", integer=0)
+PRODUCT = _node(ReduceProd, "REDUCE_PROD", "ReducerOptions", integer=0)
 """A reduction of floats and whole numbers only."""
 POOLS = (
-    Spelling(PoolKind.AVERAGE, "AVERAGE_POOL_2D", "AveragePool", "Pool2DOptions"),
-    Spelling(PoolKind.MAX, "MAX_POOL_2D", "MaxPool", "Pool2DOptions"),
+    Spelling(PoolKind.AVERAGE, "AVERAGE_POOL_2D", AveragePool.name, "Pool2DOptions"),
+    Spelling(PoolKind.MAX, "MAX_POOL_2D", MaxPool.name, "Pool2DOptions"),
 )
 RESIZES = (
-    Spelling(ResizeMode.LINEAR, "RESIZE_BILINEAR", "Resize", "ResizeBilinearOptions"),
+    Spelling(ResizeMode.LINEAR, "RESIZE_BILINEAR", Resize.name, "ResizeBilinearOptions"),
     Spelling(
-        ResizeMode.NEAREST, "RESIZE_NEAREST_NEIGHBOR", "Resize", "ResizeNearestNeighborOptions"
+        ResizeMode.NEAREST, "RESIZE_NEAREST_NEIGHBOR", Resize.name, "ResizeNearestNeighborOptions"
     ),
 )
-CAST = _node("Cast", "CAST", "CastOptions")
+CAST = _node(Cast, "CAST", "CastOptions")
 COMPARISONS = (
-    _node("Equal", "EQUAL", "EqualOptions"),
-    _node("Greater", "GREATER", "GreaterOptions"),
-    _node("GreaterOrEqual", "GREATER_EQUAL", "GreaterEqualOptions"),
-    _node("Less", "LESS", "LessOptions"),
-    _node("LessOrEqual", "LESS_EQUAL", "LessEqualOptions"),
+    _node(Equal, "EQUAL", "EqualOptions"),
+    _node(Greater, "GREATER", "GreaterOptions"),
+    _node(GreaterOrEqual, "GREATER_EQUAL", "GreaterEqualOptions"),
+    _node(Less, "LESS", "LessOptions"),
+    _node(LessOrEqual, "LESS_EQUAL", "LessEqualOptions"),
 )
 ELEMENTWISE = (
-    _node("And", "LOGICAL_AND", "LogicalAndOptions"),
-    _node("Mod", "FLOOR_MOD", "FloorModOptions", integer=0),
-    _node("Not", "LOGICAL_NOT", "LogicalNotOptions"),
-    _node("Or", "LOGICAL_OR", "LogicalOrOptions"),
-    _node("Pow", "POW", "PowOptions", integer=0),
-    _node("Where", "SELECT_V2", "SelectV2Options"),
+    _node(And, "LOGICAL_AND", "LogicalAndOptions"),
+    _node(Mod, "FLOOR_MOD", "FloorModOptions", integer=0),
+    _node(Not, "LOGICAL_NOT", "LogicalNotOptions"),
+    _node(Or, "LOGICAL_OR", "LogicalOrOptions"),
+    _node(Pow, "POW", "PowOptions", integer=0),
+    _node(Where, "SELECT_V2", "SelectV2Options"),
 )
 NODES = (CAST, *COMPARISONS, *ELEMENTWISE)
 """Nodes of the float model that the engine runs as they are: ours are ONNX's operators."""
 POSITIONS = (
-    Spelling(Reduction.MAX, "ARG_MAX", "ArgMax", "ArgMaxOptions"),
-    Spelling(Reduction.MIN, "ARG_MIN", "ArgMin", "ArgMinOptions"),
+    Spelling(Reduction.MAX, "ARG_MAX", ArgMax.name, "ArgMaxOptions"),
+    Spelling(Reduction.MIN, "ARG_MIN", ArgMin.name, "ArgMinOptions"),
 )
 SELECTIONS = (
-    _node("CumSum", "CUMSUM", "CumsumOptions", integer=0),
-    _node("GatherND", "GATHER_ND", "GatherNdOptions"),
-    _node("ScatterND", "SCATTER_ND", "ScatterNdOptions"),
-    _node("TopK", "TOPK_V2", "TopKV2Options"),
+    _node(CumSum, "CUMSUM", "CumsumOptions", integer=0),
+    _node(GatherND, "GATHER_ND", "GatherNdOptions"),
+    _node(ScatterND, "SCATTER_ND", "ScatterNdOptions"),
+    _node(TopK, "TOPK_V2", "TopKV2Options"),
 )
 """What finds, takes and puts elements, or sums them: ours are ONNX's operators."""
 FUSED: Mapping[Fused, Bounds] = {

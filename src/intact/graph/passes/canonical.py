@@ -21,15 +21,34 @@ from intact.graph.ops import (
     op_spec,
 )
 from intact.graph.passes.replace import add_constant, replace_constant
-from intact.ops.operators import CONVOLUTIONS, Concat, Gather, GatherND, Reduce
+from intact.ops.operators import (
+    CONVOLUTIONS,
+    Add,
+    BatchNormalization,
+    Concat,
+    ConstantOfShape,
+    Div,
+    Flatten,
+    Gather,
+    GatherND,
+    GlobalAveragePool,
+    Mul,
+    Pad,
+    Pow,
+    Reduce,
+    ReduceMean,
+    Reshape,
+    Sum,
+    is_a,
+)
 
 
 def write_sums_as_adds(model: ir.Model) -> int:
     """Replace every Sum of two inputs by an Add; return the number of changes."""
     changed = 0
     for node in model.graph:
-        if node.domain == "" and node.op_type == "Sum" and len(node.inputs) == 2:
-            node.op_type = "Add"
+        if is_a(node, Sum) and len(node.inputs) == 2:
+            node.op_type = Add.name
             changed += 1
     return changed
 
@@ -55,7 +74,7 @@ def pool_spatial_means(model: ir.Model) -> int:
 
 def _is_spatial_mean(node: ir.Node) -> bool:
     data = input_value(node, 0)
-    if node.domain != "" or node.op_type != "ReduceMean" or data is None or data.shape is None:
+    if not is_a(node, ReduceMean) or data is None or data.shape is None:
         return False
     if data.dtype is not ir.DataType.FLOAT:
         return False  # runtimes have no pools of integers or doubles
@@ -85,7 +104,7 @@ def _is_feature_map(value: ir.Value | None) -> bool:
             return False
         if node.op_type in CONVOLUTIONS or spec.kind is OpKind.POOL:
             return True
-        if spec.kind not in _TRANSPARENT and node.op_type != "BatchNormalization":
+        if spec.kind not in _TRANSPARENT and not is_a(node, BatchNormalization):
             return False
         value = input_value(node, 0)
     return False
@@ -94,14 +113,14 @@ def _is_feature_map(value: ir.Value | None) -> bool:
 def _replace(graph: ir.Graph, node: ir.Node) -> None:
     data, result = node.inputs[0], node.outputs[0]
     keep = Reduce.of(node).keepdims != 0
-    pool = ir.node("GlobalAveragePool", [data], num_outputs=1)
+    pool = ir.node(GlobalAveragePool.name, [data], num_outputs=1)
     pool.metadata_props.update(node.metadata_props)
     pooled = pool.outputs[0]
     pooled.type = result.type
     pooled.shape = _pooled_shape(data)
     new = [pool]
     if not keep:
-        new.append(ir.node("Flatten", [pooled], {"axis": 1}, num_outputs=1))
+        new.append(ir.node(Flatten.name, [pooled], {"axis": 1}, num_outputs=1))
     name, shape, node_name = result.name, result.shape, node.name
     node.name, result.name = None, None
     last = new[-1].outputs[0]
@@ -156,7 +175,7 @@ def fill_weights(model: ir.Model, room: int) -> int:
 
 def _sizes(node: ir.Node) -> tuple[int, ...] | None:
     """Return the constant shape of a ConstantOfShape; None if it cannot be computed."""
-    if node.domain != "" or node.op_type != "ConstantOfShape":
+    if not is_a(node, ConstantOfShape):
         return None
     shape = constant_array(input_value(node, 0))
     if shape is None or shape.ndim != 1 or (shape < 0).any() or node.outputs[0].is_graph_output():
@@ -211,7 +230,7 @@ def write_as_products(model: ir.Model) -> int:
 
 
 def _multiply(graph: ir.Graph, node: ir.Node) -> bool:
-    data, divisor = _operands(node, "Div")
+    data, divisor = _operands(node, Div.name)
     if data is None or divisor is None or divisor.size == 0:
         return False
     with np.errstate(all="ignore"):
@@ -222,18 +241,18 @@ def _multiply(graph: ir.Graph, node: ir.Node) -> bool:
     if not ((sizes >= _SMALLEST) & np.isfinite(sizes)).all():
         return False
     replace_constant(graph, node, 1, reciprocals, f"{node.name}_reciprocal")
-    node.op_type = "Mul"
+    node.op_type = Mul.name
     return True
 
 
 def _square(node: ir.Node) -> bool:
-    data, exponent = _operands(node, "Pow")
+    data, exponent = _operands(node, Pow.name)
     if data is None or data.shape is None or exponent is None or exponent.size != 1:
         return False
     if exponent.item() != 2 or exponent.ndim > len(data.shape):  # more axes would broadcast
         return False
     node.replace_input_with(1, data)
-    node.op_type = "Mul"
+    node.op_type = Mul.name
     return True
 
 
@@ -258,7 +277,7 @@ def write_zeros_as_pads(model: ir.Model) -> int:
 
 
 def _pad(graph: ir.Graph, node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type != "Concat":
+    if not is_a(node, Concat):
         return False
     data = [value for value in node.inputs if not is_constant(value)]
     if len(data) != 1 or len(node.inputs) < 2 or data[0] is None or data[0].shape is None:
@@ -278,7 +297,7 @@ def _pad(graph: ir.Graph, node: ir.Node) -> bool:
     node.resize_inputs(2)
     node.replace_input_with(0, data[0])
     node.replace_input_with(1, listed)
-    node.op_type = "Pad"
+    node.op_type = Pad.name
     node.attributes.pop("axis")
     return True
 
@@ -307,7 +326,7 @@ def gather_by_lists(model: ir.Model) -> int:
 
 def _gather_in_order(graph: ir.Graph, node: ir.Node) -> bool:
     """Write a GatherND of all elements in their order as a Reshape: so torch exports masks."""
-    if node.domain != "" or node.op_type != GatherND.name or GatherND.of(node).batch_dims:
+    if not is_a(node, GatherND) or GatherND.of(node).batch_dims:
         return False
     data, table = input_value(node, 0), constant_array(input_value(node, 1))
     if data is None or data.shape is None or not data.shape.is_static() or table is None:
@@ -323,14 +342,14 @@ def _gather_in_order(graph: ir.Graph, node: ir.Node) -> bool:
         return False
     lengths = np.array(places.shape, np.int64)
     name = value_names(graph).fresh(f"{result.name}_lengths")
-    node.op_type = "Reshape"
+    node.op_type = Reshape.name
     node.attributes.clear()
     node.replace_input_with(1, add_constant(graph, lengths, name))
     return True
 
 
 def _gather_by_list(graph: ir.Graph, node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type != Gather.name:
+    if not is_a(node, Gather):
         return False
     data, table = input_value(node, 0), constant_array(input_value(node, 1))
     if data is None or is_constant(data) or data.shape is None or table is None or table.ndim < 2:
@@ -353,7 +372,7 @@ def _gather_by_list(graph: ir.Graph, node: ir.Node) -> bool:
     value.name, value.type = fresh(f"{result.name}_list"), data.type
     value.shape = ir.Shape([*front, table.size, *back])
     graph.insert_before(node, gathered)
-    node.op_type = "Reshape"
+    node.op_type = Reshape.name
     node.attributes.pop("axis", None)
     node.replace_input_with(0, value)
     node.replace_input_with(1, lengths)

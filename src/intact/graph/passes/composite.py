@@ -13,12 +13,25 @@ from intact.graph.builder import Attribute
 from intact.graph.edit import Editor
 from intact.graph.metadata import PART_KEY
 from intact.graph.ops import constant_array, input_value
-from intact.ops.operators import Named, type_of
+from intact.ops.operators import (
+    Concat,
+    Gather,
+    Identity,
+    MatMul,
+    Mul,
+    Named,
+    ReduceSum,
+    Reshape,
+    Shape,
+    Slice,
+    Transpose,
+    type_of,
+)
 
 Length: TypeAlias = int | ir.Value
 """A length: a number, or a list of one int64 that the model computes."""
 
-_AXES_ARE_INPUT = {"ReduceSum": 13}
+_AXES_ARE_INPUT = {ReduceSum.name: 13}
 _OTHER_AXES_ARE_INPUT = 18
 """From these opsets on the axes of reductions are an input."""
 
@@ -111,7 +124,7 @@ class Composite:
             return self.constant(np.ascontiguousarray(array.transpose(order)))
         lengths = axes_of(value)
         shape = None if lengths is None else [lengths[axis] for axis in order]
-        return self("Transpose", value, shape=shape, perm=list(order))
+        return self(Transpose, value, shape=shape, perm=list(order))
 
     def reshape(self, value: ir.Value, lengths: Sequence[Length]) -> ir.Value:
         """Add a Reshape, or reshape a constant; nothing where the lengths are those."""
@@ -126,7 +139,7 @@ class Composite:
         if array is not None and all(isinstance(each, int) for each in lengths):
             return self.constant(array.reshape([int(n) for n in lengths if isinstance(n, int)]))
         shape = [each if isinstance(each, int) and each >= 0 else None for each in lengths]
-        return self("Reshape", value, self._target(value, lengths), shape=shape)
+        return self(Reshape, value, self._target(value, lengths), shape=shape)
 
     def _target(self, value: ir.Value, lengths: Sequence[Length]) -> ir.Value:
         """Return a Reshape's target: 0 for a length that stays, -1 for the only other open one."""
@@ -142,7 +155,7 @@ class Composite:
         if not computed:
             return self.integers(*(each for each in wanted if isinstance(each, int)))
         parts = [self.integers(n) if isinstance(n, int) else n for n in wanted]
-        return self("Concat", *parts, shape=[len(parts)], axis=0)
+        return self(Concat, *parts, shape=[len(parts)], axis=0)
 
     def part(
         self, value: ir.Value, axis: int, start: int, stop: int | None, step: int = 1
@@ -155,7 +168,7 @@ class Composite:
             shape[axis] = len(range(*bounds.indices(length))) if isinstance(length, int) else None
         end = np.iinfo(np.int64).max if stop is None else stop
         operands = [self.integers(n) for n in (start, int(end), axis, step)]
-        return self("Slice", value, *operands, shape=shape)
+        return self(Slice, value, *operands, shape=shape)
 
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         """Add a Concat; nothing where there is only one."""
@@ -166,7 +179,7 @@ class Composite:
             found = [(axes_of(value) or [None] * len(shape))[axis] for value in values]
             known = [n for n in found if isinstance(n, int)]
             shape[axis] = sum(known) if len(known) == len(found) else None
-        return self("Concat", *values, shape=shape, axis=axis)
+        return self(Concat, *values, shape=shape, axis=axis)
 
     def matmul(self, left: ir.Value, right: ir.Value) -> ir.Value:
         """Add a product of matrices; leading axes broadcast."""
@@ -174,7 +187,7 @@ class Composite:
         shape = None
         if first is not None and second is not None and min(len(first), len(second)) > 1:
             shape = [*_longer(first[:-2], second[:-2]), first[-2], second[-1]]
-        return self("MatMul", left, right, shape=shape)
+        return self(MatMul, left, right, shape=shape)
 
     def length(self, value: ir.Value, axis: int) -> Length:
         """Return a length of a value whose rank is known."""
@@ -182,8 +195,8 @@ class Composite:
         found = shape[axis]
         if isinstance(found, int):
             return found
-        whole = self("Shape", value, dtype=ir.DataType.INT64, shape=[len(shape)])
-        computed = self("Gather", whole, self.integers(axis % len(shape)), shape=[1])
+        whole = self(Shape, value, dtype=ir.DataType.INT64, shape=[len(shape)])
+        computed = self(Gather, whole, self.integers(axis % len(shape)), shape=[1])
         # Remembered, so that a Reshape that keeps the length writes 0 in its place.
         self._lengths[computed] = (value, axis % len(shape))
         return computed
@@ -198,7 +211,7 @@ class Composite:
             return computed[0]
         result = computed[0]
         for each in (*computed[1:], *([self.integers(known)] if known != 1 else [])):
-            result = self("Mul", result, each)
+            result = self(Mul, result, each)
         return result
 
     def put(self, *results: ir.Value | None) -> None:
@@ -214,7 +227,7 @@ class Composite:
             # and so does a value that is already the result of another output.
             is_own = maker is not None and PART_KEY in maker.metadata_props
             is_free = is_own and new not in taken
-            result = new if is_free else self("Identity", new, shape=axes_of(new))
+            result = new if is_free else self(Identity, new, shape=axes_of(new))
             taken.add(result)
             final.append(result)
         self._editor.put_results_in_place(node, final)

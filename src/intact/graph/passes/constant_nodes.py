@@ -20,7 +20,7 @@ from onnx import helper
 
 from intact.graph.ops import OpKind, constant_array, input_value, op_spec
 from intact.graph.passes.replace import add_constant
-from intact.ops.operators import GatherElements, Split
+from intact.ops.operators import GatherElements, Split, is_a
 
 _COMPUTED = {OpKind.COMPUTE, OpKind.ACTIVATION, OpKind.POOL, OpKind.NORMALIZATION}
 
@@ -31,7 +31,7 @@ _IR_VERSION = 10
 def is_computed_by_runtime(node: ir.Node) -> bool:
     """Tell whether a node, if it reads constants alone, is left to ONNX Runtime."""
     spec = op_spec(node)
-    return spec is not None and (spec.kind in _COMPUTED or node.op_type == GatherElements.name)
+    return spec is not None and (spec.kind in _COMPUTED or is_a(node, GatherElements))
 
 
 def fold_in_runtime(

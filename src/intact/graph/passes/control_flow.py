@@ -19,7 +19,19 @@ from intact.graph.metadata import PART_KEY
 from intact.graph.names import Names
 from intact.graph.ops import constant_array, input_value
 from intact.graph.traversal import bodies, graphs_of, nodes_of
-from intact.ops.operators import Named, type_of
+from intact.ops.operators import (
+    And,
+    Concat,
+    Gather,
+    Identity,
+    If,
+    Named,
+    Not,
+    Or,
+    Unsqueeze,
+    Where,
+    type_of,
+)
 
 
 def inline_ifs(model: ir.Model) -> int:
@@ -31,7 +43,9 @@ def inline_ifs(model: ir.Model) -> int:
     Returns:
         The number of replaced nodes.
     """
-    chosen = [node for node in nodes_with_bodies(model.graph, "If") if _condition(node) is not None]
+    chosen = [
+        node for node in nodes_with_bodies(model.graph, If.name) if _condition(node) is not None
+    ]
     if chosen:
         inliner = Inliner(model)
         for node in chosen:
@@ -136,23 +150,23 @@ class Inliner:
     def part(self, node: ir.Node, value: ir.Value, axis: int, index: int) -> ir.Value:
         """Take what stands at one place of an axis, which goes."""
         place = self.constant(node, np.array(index, np.int64))
-        return self.node(node, "Gather", [value, place], [ir.AttrInt64("axis", axis)])
+        return self.node(node, Gather, [value, place], [ir.AttrInt64("axis", axis)])
 
     def stack(self, node: ir.Node, parts: Sequence[ir.Value], axis: int) -> ir.Value:
         """Stack values along a new axis."""
         joined = [self._with_axis(node, part, axis) for part in parts]
-        return self.node(node, "Concat", joined, [ir.AttrInt64("axis", axis)])
+        return self.node(node, Concat, joined, [ir.AttrInt64("axis", axis)])
 
     def choice(
         self, node: ir.Node, condition: ir.Value, first: ir.Value, second: ir.Value
     ) -> ir.Value:
         """Choose between two values of one shape."""
         if ir.DataType.BOOL in (first.dtype, second.dtype):  # ONNX Runtime has no Where for it
-            parts = [(condition, first), (self.node(node, "Not", [condition]), second)]
-            inputs = [self.node(node, "And", pair) for pair in parts]
-            result = self.node(node, "Or", inputs)
+            parts = [(condition, first), (self.node(node, Not, [condition]), second)]
+            inputs = [self.node(node, And, pair) for pair in parts]
+            result = self.node(node, Or, inputs)
         else:
-            result = self.node(node, "Where", [condition, first, second])
+            result = self.node(node, Where, [condition, first, second])
         result.type, result.shape = first.type or second.type, first.shape
         maker = cast("ir.Node", result.producer())
         maker.metadata_props[PART_KEY] = ""  # none of its own: what was in bodies is normalized
@@ -191,7 +205,7 @@ class Inliner:
 
     def _copy(self, node: ir.Node, source: ir.Value, written: ir.Value) -> ir.Node:
         """Make a node that writes a result under the name that the node gave it."""
-        copy = ir.Node("", "Identity", [source], name=node.name)
+        copy = ir.Node("", Identity.name, [source], name=node.name)
         (result,) = copy.outputs
         result.type = source.type or written.type
         result.shape = source.shape if source.shape is not None else written.shape
@@ -202,8 +216,8 @@ class Inliner:
 
     def _with_axis(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
         if self._opset < _AXES_ARE_INPUT:
-            return self.node(node, "Unsqueeze", [value], [ir.AttrInt64s("axes", [axis])])
-        return self.node(node, "Unsqueeze", [value, self.constant(node, np.array([axis]))])
+            return self.node(node, Unsqueeze, [value], [ir.AttrInt64s("axes", [axis])])
+        return self.node(node, Unsqueeze, [value, self.constant(node, np.array([axis]))])
 
     def _rename(self, values: Iterable[ir.Value]) -> None:
         """Give values names that no other graph has."""

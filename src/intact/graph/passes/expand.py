@@ -32,8 +32,45 @@ from intact.graph.passes.expand_places import expand_grid_sample, expand_rotatio
 from intact.graph.passes.fold_linear import fold_scales
 from intact.graph.passes.library import remove_unused
 from intact.graph.passes.loops import choose_turns
+from intact.ops import functions
 from intact.ops.functions import FUNCTIONS
-from intact.ops.operators import LayerNormalization, Named, type_of
+from intact.ops.operators import (
+    DFT,
+    Add,
+    Attention,
+    BatchNormalization,
+    Clip,
+    Col2Im,
+    ConvTranspose,
+    DepthToSpace,
+    Div,
+    Einsum,
+    GridSample,
+    GroupNormalization,
+    If,
+    InstanceNormalization,
+    LayerNormalization,
+    Loop,
+    LpNormalization,
+    Max,
+    MeanVarianceNormalization,
+    Mul,
+    Named,
+    Pow,
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceSum,
+    ReduceSumSquare,
+    RMSNormalization,
+    RotaryEmbedding,
+    Sub,
+    is_a,
+    type_of,
+)
 
 _AXES_ARE_INPUT = 18
 """From this opset on the axes of ReduceMean are an input."""
@@ -109,23 +146,23 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
     def mean(value: ir.Value) -> ir.Value:
         if editor.model.opset_imports[""] >= _AXES_ARE_INPUT:
             listed = editor.initializer(f"{node.name}_axes", np.array(axes, np.int64))
-            return add("ReduceMean", value, listed, shape=reduced)
-        result = add("ReduceMean", value, shape=reduced)
+            return add(ReduceMean, value, listed, shape=reduced)
+        result = add(ReduceMean, value, shape=reduced)
         producer = result.producer()
         if producer is not None:
             producer.attributes["axes"] = ir.AttrInt64s("axes", axes)
         return result
 
-    centred = add("Sub", data, mean(data))
-    variance = mean(add("Mul", centred, centred))
+    centred = add(Sub, data, mean(data))
+    variance = mean(add(Mul, centred, centred))
     small = editor.initializer(f"{node.name}_epsilon", epsilon)
-    deviation = add("Sqrt", add("Add", variance, small, shape=reduced), shape=reduced)
+    deviation = add(functions.sqrt, add(Add, variance, small, shape=reduced), shape=reduced)
     # One division a row instead of one an element.
-    factor = add("Reciprocal", deviation, shape=reduced)
-    result = add("Mul", add("Mul", centred, factor), scale)
+    factor = add(functions.reciprocal, deviation, shape=reduced)
+    result = add(Mul, add(Mul, centred, factor), scale)
     bias = input_value(node, 2)
     if bias is not None:
-        result = add("Add", result, bias)
+        result = add(Add, result, bias)
     editor.put_in_place(node, result)
 
 
@@ -138,8 +175,10 @@ def _division(editor: Editor, node: ir.Node) -> None:
     if data is None or divisor is None or divisor.dtype is not ir.DataType.FLOAT:
         return
     name = str(node.name)
-    factor = editor.node("Reciprocal", (divisor,), f"{name}_Reciprocal", shape=divisor.shape)
-    editor.put_in_place(node, editor.node("Mul", (data, factor), f"{name}_Mul"))
+    factor = editor.node(
+        functions.reciprocal, (divisor,), f"{name}_Reciprocal", shape=divisor.shape
+    )
+    editor.put_in_place(node, editor.node(Mul, (data, factor), f"{name}_Mul"))
 
 
 @dataclass(frozen=True)
@@ -159,15 +198,15 @@ class _Term:
         return replace(self, value=made)
 
     def __mul__(self, number: float) -> _Term:
-        return self._made("Mul", number)
+        return self._made(Mul, number)
 
     def __add__(self, number: float) -> _Term:
-        return self._made("Add", number)
+        return self._made(Add, number)
 
     __rmul__, __radd__ = __mul__, __add__
 
     def clip(self, low: float, high: float) -> _Term:
-        return self._made("Clip", low, high)
+        return self._made(Clip, low, high)
 
 
 def _formula(editor: Editor, node: ir.Node) -> None:
@@ -199,7 +238,7 @@ def _power(editor: Editor, node: ir.Node) -> None:
         return
 
     def times(first: ir.Value, second: ir.Value) -> ir.Value:
-        return editor.node("Mul", (first, second), f"{node.name}_Mul", shape=data.shape)
+        return editor.node(Mul, (first, second), f"{node.name}_Mul", shape=data.shape)
 
     square = times(data, data)
     editor.put_in_place(node, times(square, data if power == 3 else square))
@@ -210,21 +249,21 @@ def _rms_normalization(editor: Editor, node: ir.Node) -> None:
 
     A node that outputs more, or whose input has unknown rank, is not expanded.
     """
-    written = Composite(editor, node, "RMSNormalization")
+    written = Composite(editor, node, RMSNormalization.name)
     data, scale = written.input(0), written.input(1)
     if data is None or scale is None or data.shape is None or written.reads(1):
         return
     rank = len(data.shape)
     axes = list(range(written.integer("axis", -1) % rank, rank))
-    written.put(written("Mul", _unit(written, data, axes), scale, shape=axes_of(data)))
+    written.put(written(Mul, _unit(written, data, axes), scale, shape=axes_of(data)))
 
 
 def _unit(written: Composite, data: ir.Value, axes: list[int]) -> ir.Value:
     """Write ``x / sqrt(mean(x^2) + epsilon)``."""
-    squares = written.reduce("ReduceMean", written("Mul", data, data), axes)
+    squares = written.reduce(ReduceMean, written(Mul, data, data), axes)
     small = written.constant(np.array(written.number("epsilon", 1e-5)), data)
-    factor = written("Reciprocal", written("Sqrt", written("Add", squares, small)))
-    return written("Mul", data, factor)
+    factor = written(functions.reciprocal, written(functions.sqrt, written(Add, squares, small)))
+    return written(Mul, data, factor)
 
 
 def _instances(editor: Editor, node: ir.Node) -> None:
@@ -243,16 +282,16 @@ def _instances(editor: Editor, node: ir.Node) -> None:
     if rank < 3 and not groups:
         return
     grouped = data
-    if node.op_type == "GroupNormalization":
+    if is_a(node, GroupNormalization):
         grouped = written.reshape(data, [written.length(data, 0), groups, -1])
     axes = list(range(2, len(grouped.shape or ())))
-    centred = written("Sub", grouped, written.reduce("ReduceMean", grouped, axes))
+    centred = written(Sub, grouped, written.reduce(ReduceMean, grouped, axes))
     result = _unit(written, centred, axes)
     if grouped is not data:
         result = written.reshape(result, [written.length(data, axis) for axis in range(rank)])
     channels = [-1, *(1,) * (rank - 2)]
     factor, shift = (_along(written, each, channels) for each in (scale, bias))
-    result = written("Add", written("Mul", result, factor), shift, shape=axes_of(data))
+    result = written(Add, written(Mul, result, factor), shift, shape=axes_of(data))
     written.put(result)
 
 
@@ -275,11 +314,13 @@ def _mean_variance(editor: Editor, node: ir.Node) -> None:
     rank = len(data.shape)
     given = node.attributes.get_ints("axes", (0, 2, 3)) or ()
     axes = sorted(axis % rank for axis in given)
-    centred = written("Sub", data, written.reduce("ReduceMean", data, axes))
+    centred = written(Sub, data, written.reduce(ReduceMean, data, axes))
     # Of centred data, since the difference of two means of squares loses digits.
-    variance = written.reduce("ReduceMean", written("Mul", centred, centred), axes)
-    deviation = written("Add", written("Sqrt", variance), written.constant(np.array(1e-9), data))
-    written.put(written("Div", centred, deviation))
+    variance = written.reduce(ReduceMean, written(Mul, centred, centred), axes)
+    deviation = written(
+        Add, written(functions.sqrt, variance), written.constant(np.array(1e-9), data)
+    )
+    written.put(written(Div, centred, deviation))
 
 
 def _skip_layer(editor: Editor, node: ir.Node) -> None:
@@ -289,7 +330,7 @@ def _skip_layer(editor: Editor, node: ir.Node) -> None:
     whose input has unknown rank, is not expanded; the first needs LayerNormalization, of opset 17.
     Source: ONNX Runtime's contributed operators.
     """
-    written = Composite(editor, node, "RMSNormalization")
+    written = Composite(editor, node, RMSNormalization.name)
     is_simple = node.op_type == "SkipSimplifiedLayerNormalization"
     data, skip, scale = (written.input(slot) for slot in range(3))
     shift, bias = (None, written.input(3)) if is_simple else (written.input(3), written.input(4))
@@ -297,17 +338,17 @@ def _skip_layer(editor: Editor, node: ir.Node) -> None:
         return
     if written.reads(1, 2) or (not is_simple and written.opset < _HAS_LAYER_NORM):
         return
-    total = written("Add", data, skip, shape=axes_of(data))
+    total = written(Add, data, skip, shape=axes_of(data))
     if bias is not None:
-        total = written("Add", total, bias, shape=axes_of(data))
+        total = written(Add, total, bias, shape=axes_of(data))
     rank = len(data.shape)
     if is_simple:
-        result = written("Mul", _unit(written, total, [rank - 1]), scale, shape=axes_of(data))
+        result = written(Mul, _unit(written, total, [rank - 1]), scale, shape=axes_of(data))
     else:
         operands = (total, scale) if shift is None else (total, scale, shift)
         epsilon = written.number("epsilon", 1e-12)
         result = written(
-            "LayerNormalization", *operands, shape=axes_of(data), axis=-1, epsilon=epsilon
+            LayerNormalization, *operands, shape=axes_of(data), axis=-1, epsilon=epsilon
         )
         _forget_part(result)
     _forget_part(total)
@@ -338,24 +379,26 @@ def _reduction(editor: Editor, node: ir.Node) -> None:
 
 
 def _sum(written: Composite, data: ir.Value, axes: list[int], keep: bool) -> ir.Value:
-    return written.reduce("ReduceSum", data, axes, keep=keep)
+    return written.reduce(ReduceSum, data, axes, keep=keep)
 
 
 def _log_sum_exp(written: Composite, data: ir.Value, axes: list[int], keep: bool) -> ir.Value:
     """Write ``log(sum(exp(x - max))) + max``, which no large number overflows."""
-    highest = written.reduce("ReduceMax", data, axes)
-    total = _sum(written, written("Exp", written("Sub", data, highest)), axes, keep)
+    highest = written.reduce(ReduceMax, data, axes)
+    total = _sum(written, written(functions.exp, written(Sub, data, highest)), axes, keep)
     if not keep:
-        highest = written.reduce("ReduceMax", data, axes, keep=False)
-    return written("Add", written("Log", total), highest)
+        highest = written.reduce(ReduceMax, data, axes, keep=False)
+    return written(Add, written(functions.log, total), highest)
 
 
 _REDUCTIONS: dict[str, Callable[[Composite, ir.Value, list[int], bool], ir.Value]] = {
-    "ReduceL1": lambda c, x, axes, keep: _sum(c, c("Abs", x), axes, keep),
-    "ReduceL2": lambda c, x, axes, keep: c("Sqrt", _sum(c, c("Mul", x, x), axes, keep)),
-    "ReduceLogSum": lambda c, x, axes, keep: c("Log", _sum(c, x, axes, keep)),
-    "ReduceLogSumExp": _log_sum_exp,
-    "ReduceSumSquare": lambda c, x, axes, keep: _sum(c, c("Mul", x, x), axes, keep),
+    ReduceL1.name: lambda c, x, axes, keep: _sum(c, c(functions.absolute.name, x), axes, keep),
+    ReduceL2.name: lambda c, x, axes, keep: c(
+        functions.sqrt.name, _sum(c, c(Mul.name, x, x), axes, keep)
+    ),
+    ReduceLogSum.name: lambda c, x, axes, keep: c(functions.log.name, _sum(c, x, axes, keep)),
+    ReduceLogSumExp.name: _log_sum_exp,
+    ReduceSumSquare.name: lambda c, x, axes, keep: _sum(c, c(Mul.name, x, x), axes, keep),
 }
 
 
@@ -372,7 +415,7 @@ def _unit_length(editor: Editor, node: ir.Node) -> None:
     norm = _REDUCTIONS[f"ReduceL{power}"](written, data, [axis], True)
     # A norm of 0 has a data of 0 only, and 0 divided by anything is 0.
     least = written.constant(np.array(np.finfo(np.float32).tiny), data)
-    written.put(written("Div", data, written("Max", norm, least)))
+    written.put(written(Div, data, written(Max, norm, least)))
 
 
 def _columns_to_image(editor: Editor, node: ir.Node) -> None:
@@ -402,7 +445,7 @@ def _columns_to_image(editor: Editor, node: ir.Node) -> None:
     touching = np.array_equal(strides, block) and np.array_equal(counts * block, image)
     if touching and block[0] == block[1] and not pads.any() and (dilations == 1).all():
         size = int(block[0])
-        result = written("DepthToSpace", grid, shape=shape, blocksize=size, mode="CRD")
+        result = written(DepthToSpace, grid, shape=shape, blocksize=size, mode="CRD")
         _forget_part(grid)  # values are moved alone
         _forget_part(result)
     else:
@@ -410,7 +453,7 @@ def _columns_to_image(editor: Editor, node: ir.Node) -> None:
         weight = written.constant(np.tile(ones, (channels, 1, 1, 1)), data)
         rest = image - ((counts - 1) * strides + spans - pads[:2] - pads[2:])
         result = written(
-            "ConvTranspose",
+            ConvTranspose,
             grid,
             weight,
             shape=shape,
@@ -431,27 +474,27 @@ def _forget_part(value: ir.Value) -> None:
 
 
 EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
-    "Attention": expand_attention,
-    "BatchNormalization": expand_batch_norm,
-    "Col2Im": _columns_to_image,
-    "DFT": expand_dft,
-    "Div": _division,
-    "Einsum": expand_einsum,
-    "GridSample": expand_grid_sample,
-    "GroupNormalization": _instances,
+    Attention.name: expand_attention,
+    BatchNormalization.name: expand_batch_norm,
+    Col2Im.name: _columns_to_image,
+    DFT.name: expand_dft,
+    Div.name: _division,
+    Einsum.name: expand_einsum,
+    GridSample.name: expand_grid_sample,
+    GroupNormalization.name: _instances,
     "GroupQueryAttention": expand_grouped_attention,
-    "If": choose_results,
-    "InstanceNormalization": _instances,
-    "LayerNormalization": _layer_norm,
-    "Loop": choose_turns,
-    "LpNormalization": _unit_length,
-    "MeanVarianceNormalization": _mean_variance,
+    If.name: choose_results,
+    InstanceNormalization.name: _instances,
+    LayerNormalization.name: _layer_norm,
+    Loop.name: choose_turns,
+    LpNormalization.name: _unit_length,
+    MeanVarianceNormalization.name: _mean_variance,
     "MultiHeadAttention": expand_heads,
-    "Pow": _power,
+    Pow.name: _power,
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **{name: _formula for name, each in FUNCTIONS.items() if each.is_formula},
-    "RMSNormalization": _rms_normalization,
-    "RotaryEmbedding": expand_rotation,
+    RMSNormalization.name: _rms_normalization,
+    RotaryEmbedding.name: expand_rotation,
     "SimplifiedLayerNormalization": _rms_normalization,
     "SkipLayerNormalization": _skip_layer,
     "SkipSimplifiedLayerNormalization": _skip_layer,
@@ -463,7 +506,7 @@ _DOMAINS = {
     **dict.fromkeys(EXPANSIONS, frozenset({""})),
     "GroupQueryAttention": _OF_RUNTIME,
     "MultiHeadAttention": _OF_RUNTIME,
-    "RotaryEmbedding": frozenset({"", *_OF_RUNTIME}),
+    RotaryEmbedding.name: frozenset({"", *_OF_RUNTIME}),
     "SkipLayerNormalization": _OF_RUNTIME,
     "SkipSimplifiedLayerNormalization": _OF_RUNTIME,
 }

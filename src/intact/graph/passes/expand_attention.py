@@ -20,6 +20,8 @@ from intact.graph.edit import Editor
 from intact.graph.ops import constant_array
 from intact.graph.passes.composite import Composite, Length, axes_of
 from intact.graph.passes.expand_places import UNKNOWN, count_up, rotate_at
+from intact.ops import functions
+from intact.ops.operators import Add, And, Cast, Less, Mul, Softmax, Sub, Where
 
 MASKED = -1e30
 """Two of them, and the lowest float, add up to no infinity."""
@@ -167,9 +169,9 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
     reach = written.integer("local_window_size", -1)
     masks.window(past, reach - 1 if reach > 0 else -1, 0)
     one = written.constant(np.array(1, np.int64))
-    count = written("Cast", lengths, dtype=_INT64, to=int(_INT64))
+    count = written(Cast, lengths, dtype=_INT64, to=int(_INT64))
     # The runtime gives the index of each sequence's last key, not their number.
-    masks.end(written("Add", count, one))
+    masks.end(written(Add, count, one))
     addend = written.input(10)
     if addend is not None:
         masks.add(addend)
@@ -227,7 +229,7 @@ def _add_bias(
             own = written.constant(array[first : first + width])
         else:
             own = written.part(bias, 0, first, first + width)
-        found.append(written("Add", value, own, shape=shape))
+        found.append(written(Add, value, own, shape=shape))
         first += width
     return found[0], found[1], found[2]
 
@@ -259,7 +261,7 @@ def _attend(
     is_shared = heads != kinds and isinstance(heads, int) and isinstance(kinds, int)
     if scale != 1.0:
         # Before the product, where there are fewer numbers than scores.
-        query = written("Mul", query, written.constant(np.array(scale), query))
+        query = written(Mul, query, written.constant(np.array(scale), query))
     turned = written.transpose(key, (0, 1, 3, 2))
 
     def together(each: ir.Value) -> ir.Value:
@@ -272,10 +274,10 @@ def _attend(
     masked = scores
     if cap:
         inverse, factor = (written.constant(np.array(n), scores) for n in (1 / cap, cap))
-        masked = written("Mul", written("Tanh", written("Mul", scores, inverse)), factor)
+        masked = written(Mul, written(functions.tanh, written(Mul, scores, inverse)), factor)
     for addend in masks.addends():
-        masked = written("Add", masked, addend, shape=axes_of(scores))
-    weights = written("Softmax", masked, axis=-1)
+        masked = written(Add, masked, addend, shape=axes_of(scores))
+    weights = written(Softmax, masked, axis=-1)
     return _Attended(scores, weights, apart(written.matmul(together(weights), value)))
 
 
@@ -310,14 +312,14 @@ class _Masks:
         lengths = self._written.reshape(seen, [-1, 1, 1, 1])
         count = self._queries
         own = self._written.integers(count) if isinstance(count, int) else count
-        return self._written("Sub", lengths, own)
+        return self._written(Sub.name, lengths, own)
 
     def end(self, lengths: ir.Value) -> None:
         """Allow the first keys of each sequence alone, by their number."""
         written = self._written
         columns = count_up(written, self._keys, [1, 1, 1, -1])
         last = written.reshape(lengths, [-1, 1, 1, 1])
-        self._allowed.append(written("Less", columns, last, dtype=_BOOL))
+        self._allowed.append(written(Less, columns, last, dtype=_BOOL))
 
     def window(self, offset: Length, before: int, after: int) -> None:
         """Allow each query the keys around its place alone; -1 for any number of them."""
@@ -339,13 +341,13 @@ class _Masks:
             for count, lengths in ((queries, [-1, 1]), (keys, [1, -1]))
         )
         first = written.integers(offset) if isinstance(offset, int) else offset
-        distance_of = written("Sub", written("Add", rows, first), columns)
+        distance_of = written(Sub, written(Add, rows, first), columns)
         if before >= 0:
             limit = written.integers(before + 1)
-            self._allowed.append(written("Less", distance_of, limit, dtype=_BOOL))
+            self._allowed.append(written(Less, distance_of, limit, dtype=_BOOL))
         if after >= 0:
             limit = written.integers(-after - 1)
-            self._allowed.append(written("Less", limit, distance_of, dtype=_BOOL))
+            self._allowed.append(written(Less, limit, distance_of, dtype=_BOOL))
 
     def add(self, mask: ir.Value) -> None:
         """Add a mask of booleans, or of numbers.
@@ -385,7 +387,7 @@ class _Masks:
             raise Unsupported("its mask holds lengths")
         lengths: list[Length] = [written.length(mask, axis) for axis in range(len(shape))]
         whole = written.reshape(mask, [lengths[0], *(1,) * (4 - len(shape)), *lengths[1:]])
-        allowed = written("Cast", whole, dtype=_BOOL, to=int(_BOOL))
+        allowed = written(Cast, whole, dtype=_BOOL, to=int(_BOOL))
         self._floats.append(self._numbers(allowed, filler))
 
     def addends(self) -> list[ir.Value]:
@@ -397,11 +399,11 @@ class _Masks:
         if self._allowed:
             allowed = self._allowed[0]
             for each in self._allowed[1:]:
-                allowed = self._written("And", allowed, each, dtype=_BOOL)
+                allowed = self._written(And.name, allowed, each, dtype=_BOOL)
             found.append(self._numbers(allowed))
         return found
 
     def _numbers(self, allowed: ir.Value, filler: float = MASKED) -> ir.Value:
         zero, least = (self._written.constant(np.array(n, np.float32)) for n in (0, filler))
         dtype = ir.DataType.FLOAT
-        return self._written("Where", allowed, zero, least, dtype=dtype, shape=axes_of(allowed))
+        return self._written(Where.name, allowed, zero, least, dtype=dtype, shape=axes_of(allowed))

@@ -14,7 +14,7 @@ from intact.graph.edit import Editor
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.fold_linear import parameters_of
 from intact.graph.passes.replace import replace_constant
-from intact.ops.operators import Conv, Gemm
+from intact.ops.operators import Add, Conv, Gemm, MatMul, Mul, is_a
 
 _Doubles = npt.NDArray[np.float64]
 _Folded = tuple[np.ndarray, np.ndarray]
@@ -53,8 +53,8 @@ def _scale_and_shift(
     along = (-1, *(1,) * (len(data.shape or ()) - 2))
     factor = editor.initializer(f"{name}_scale", ratio.reshape(along))
     shift = editor.initializer(f"{name}_shift", offset.reshape(along))
-    scaled = editor.node("Mul", (data, factor), f"{name}_Mul", shape=data.shape)
-    result = editor.node("Add", (scaled, shift), f"{name}_Add", shape=data.shape)
+    scaled = editor.node(Mul, (data, factor), f"{name}_Mul", shape=data.shape)
+    result = editor.node(Add, (scaled, shift), f"{name}_Add", shape=data.shape)
     last = result.producer()
     editor.put_in_place(node, result)
     if last is not None:
@@ -78,7 +78,7 @@ def _fold_into_readers(editor: Editor, node: ir.Node, norm: BatchNorm) -> bool:
         replace_constant(graph, layer, 1, weight, editor.names.fresh(f"{layer.name}_weight"))
         replace_constant(graph, layer, 2, bias, editor.names.fresh(f"{layer.name}_bias"))
         # A MatMul has no bias, which takes the offset.
-        layer.op_type = "Conv" if layer.op_type == "Conv" else "Gemm"
+        layer.op_type = Conv.name if is_a(layer, Conv) else Gemm.name
         remember(layer, norm, INPUT_KEY)
     result.replace_all_uses_with(source)
     graph.remove(node, safe=True)
@@ -122,7 +122,7 @@ def _factors(
     """
     channels = norm.ratio.size
     match layer.op_type:
-        case "Conv" if _is_unpadded(layer):
+        case Conv.name if _is_unpadded(layer):
             group = Conv.of(layer).group
             outputs, depth = weight.shape[0], weight.shape[1]
             if depth * group != channels or outputs % group:
@@ -133,9 +133,9 @@ def _factors(
                 for each in (norm.ratio, norm.offset)
             )
             return ratio, offset, tuple(range(1, weight.ndim))
-        case "Gemm" if _is_plain(layer):
+        case Gemm.name if _is_plain(layer):
             transposed = Gemm.of(layer).transB
-        case "MatMul" if weight.ndim == 2 and _is_matrix(layer.inputs[0]):
+        case MatMul.name if weight.ndim == 2 and _is_matrix(layer.inputs[0]):
             transposed = 0
         case _:
             return None

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from intact.graph.edit import Editor
 from intact.graph.ops import constant_array
 from intact.graph.passes.composite import Composite, Length, axes_of
+from intact.ops.operators import Equal, Mul, Range, ReduceSum, Squeeze, Where
 
 _TERM = re.compile(r"([A-Za-z]*)(\.\.\.)?([A-Za-z]*)")
 
@@ -105,7 +106,7 @@ def _diagonal(written: Composite, value: ir.Value, letters: tuple[str, ...]) -> 
             first = letters.index(letter)
             second = letters.index(letter, first + 1)
             value = _mask(written, value, first, second)
-            value = written.reduce("ReduceSum", value, [second], keep=False)
+            value = written.reduce(ReduceSum, value, [second], keep=False)
             letters = letters[:second] + letters[second + 1 :]
     return _Operand(value, letters)
 
@@ -118,19 +119,19 @@ def _mask(written: Composite, value: ir.Value, first: int, second: int) -> ir.Va
     if length is not None:
         around[first] = around[second] = length
         unit = written.constant(np.eye(length).reshape(around), value)
-        return written("Mul", value, unit, shape=shape)
+        return written(Mul, value, unit, shape=shape)
     size = written.length(value, first)
     ends = written.integers(0), size if isinstance(size, ir.Value) else written.integers(size)
-    zero, end = (written("Squeeze", each, shape=[]) for each in ends)
+    zero, end = (written(Squeeze, each, shape=[]) for each in ends)
     one = written.constant(np.array(1, np.int64))
-    count = written("Range", zero, end, one, shape=[None])
+    count = written(Range, zero, end, one, shape=[None])
     sides = []
     for axis in (first, second):
         around = [1] * len(shape)
         around[axis] = -1
         sides.append(written.reshape(count, around))
-    same = written("Equal", *sides, dtype=ir.DataType.BOOL)
-    return written("Where", same, value, written.constant(np.array(0), value), dtype=value.dtype)
+    same = written(Equal, *sides, dtype=ir.DataType.BOOL)
+    return written(Where, same, value, written.constant(np.array(0), value), dtype=value.dtype)
 
 
 def _sum(written: Composite, operand: _Operand, kept: set[str]) -> _Operand:
@@ -138,7 +139,7 @@ def _sum(written: Composite, operand: _Operand, kept: set[str]) -> _Operand:
     axes = [k for k, letter in enumerate(operand.letters) if letter not in kept]
     if not axes:
         return operand
-    value = written.reduce("ReduceSum", operand.value, axes, keep=False)
+    value = written.reduce(ReduceSum, operand.value, axes, keep=False)
     return _Operand(value, tuple(letter for letter in operand.letters if letter in kept))
 
 
@@ -175,7 +176,7 @@ def _multiply(written: Composite, left: _Operand, right: _Operand) -> _Operand:
     """Multiply element by element, the axes of both in one order."""
     letters = (*left.letters, *(c for c in right.letters if c not in left.letters))
     values = [_spread(written, each, letters) for each in (left, right)]
-    return _Operand(written("Mul", *values), letters)
+    return _Operand(written(Mul, *values), letters)
 
 
 def _spread(written: Composite, operand: _Operand, letters: Sequence[str]) -> ir.Value:

@@ -24,7 +24,25 @@ from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.composite import Composite, Length, axes_of
 from intact.graph.passes.library import remove_unused
-from intact.ops.operators import GridSample
+from intact.ops import functions
+from intact.ops.operators import (
+    Add,
+    Cast,
+    Gather,
+    GatherND,
+    GridSample,
+    Less,
+    Max,
+    Min,
+    Mul,
+    Pad,
+    Range,
+    Reshape,
+    RotaryEmbedding,
+    Squeeze,
+    Sub,
+    Where,
+)
 
 _INT64 = ir.DataType.INT64
 _RUNTIME = "com.microsoft"
@@ -67,9 +85,7 @@ def expand_rotation(editor: Editor, node: ir.Node) -> None:
         if is_runtime and len(places.shape) == 1:
             # One number is the place of the first token, from which the others count.
             places = _counted_from(written, places, written.length(data, 2 if rank == 4 else 1))
-        cos, sin = (
-            written("Gather", each, places, shape=_rows(each, places)) for each in (cos, sin)
-        )
+        cos, sin = (written(Gather, each, places, shape=_rows(each, places)) for each in (cos, sin))
     where = 1 if rank == 4 else 2  # of the heads, along which all rotate alike
     whole = data
     if rank == 3:
@@ -90,7 +106,7 @@ def _rows(table: ir.Value, places: ir.Value) -> list[int | ir.SymbolicDim | None
 
 def _counted_from(written: Composite, first: ir.Value, count: Length) -> ir.Value:
     """Return ``[1, count]`` places from a first one."""
-    return written("Add", count_up(written, count, [1, -1]), first)
+    return written(Add, count_up(written, count, [1, -1]), first)
 
 
 def count_up(written: Composite, count: Length, lengths: list[int]) -> ir.Value:
@@ -98,8 +114,8 @@ def count_up(written: Composite, count: Length, lengths: list[int]) -> ir.Value:
     if isinstance(count, int):
         return written.constant(np.arange(count).reshape(lengths))
     zero, one = (written.constant(np.array(n, np.int64)) for n in (0, 1))
-    end = written("Squeeze", count, shape=[])
-    return written.reshape(written("Range", zero, end, one, shape=[None]), lengths)
+    end = written(Squeeze, count, shape=[])
+    return written.reshape(written(Range, zero, end, one, shape=[None]), lengths)
 
 
 def _unsqueeze(written: Composite, value: ir.Value, axis: int) -> ir.Value:
@@ -118,8 +134,8 @@ def _rotate(
         first, second = (written.part(data, 3, k, size, 2) for k in (0, 1))
     else:
         first, second = (written.part(data, 3, k, k + size // 2) for k in (0, size // 2))
-    real = written("Sub", written("Mul", first, cos), written("Mul", second, sin))
-    imaginary = written("Add", written("Mul", first, sin), written("Mul", second, cos))
+    real = written(Sub, written(Mul, first, cos), written(Mul, second, sin))
+    imaginary = written(Add, written(Mul, first, sin), written(Mul, second, cos))
     if interleaved:
         lengths: list[Length] = [written.length(real, axis) for axis in range(4)]
         pairs = [written.reshape(each, [*lengths, 1]) for each in (real, imaginary)]
@@ -146,7 +162,7 @@ def rotate_at(
         first = written.constant(np.array(past)) if isinstance(past, int) else past
         places = _counted_from(written, first, written.length(query, 2))
     tables = [
-        _unsqueeze(written, written("Gather", each, places, shape=_rows(each, places)), 1)
+        _unsqueeze(written, written(Gather, each, places, shape=_rows(each, places)), 1)
         for each in (cos, sin)
     ]
     interleaved = written.integer("rotary_interleaved") == 1
@@ -254,7 +270,7 @@ def _rotated(
         operands, name = [part, places, cos, sin], f"{node.name}_RotaryEmbedding"
         kind = part.dtype or ir.DataType.FLOAT
         found.append(
-            editor.node("RotaryEmbedding", operands, name, options, kind, part.shape, _RUNTIME)
+            editor.node(RotaryEmbedding, operands, name, options, kind, part.shape, _RUNTIME)
         )
     return found[0], found[1]
 
@@ -284,13 +300,13 @@ def _places(written: Composite, query: ir.Value) -> ir.Value:
     if isinstance(count, int):
         own = written.constant(np.array(count, np.int64))
     else:
-        own = written("Squeeze", count, shape=[], dtype=_INT64)
-    index = written("Cast", last, dtype=_INT64, to=int(_INT64), shape=axes_of(last))
-    behind = written("Sub", written("Add", index, one), own, shape=axes_of(last))
-    begin = written.reshape(written("Max", behind, zero, shape=axes_of(last)), [-1, 1])
-    steps = written("Range", zero, own, one, shape=[None], dtype=_INT64)
+        own = written(Squeeze, count, shape=[], dtype=_INT64)
+    index = written(Cast, last, dtype=_INT64, to=int(_INT64), shape=axes_of(last))
+    behind = written(Sub, written(Add, index, one), own, shape=axes_of(last))
+    begin = written.reshape(written(Max, behind, zero, shape=axes_of(last)), [-1, 1])
+    steps = written(Range, zero, own, one, shape=[None], dtype=_INT64)
     shape = [(axes_of(query) or [None])[0], (axes_of(query) or [None] * 2)[1]]
-    return written("Add", begin, steps, shape=shape, dtype=_INT64)
+    return written(Add, begin, steps, shape=shape, dtype=_INT64)
 
 
 _MODES = {"linear": 2, "bilinear": 2, "nearest": 1}
@@ -332,28 +348,28 @@ def expand_grid_sample(editor: Editor, node: ir.Node) -> None:
         raise Unsupported(f"its image has {rows:,} pixels, and {_EXACT:,} can be counted")
     if border:
         pads = written.integers(0, 0, 1, 1, 0, 0, 1, 1)
-        data = written("Pad", data, pads, shape=[batch, channels, *padded])
+        data = written(Pad, data, pads, shape=[batch, channels, *padded])
     table = written.transpose(data, (0, 2, 3, 1))
     if isinstance(batch, int):
         table = written.reshape(table, [-1, channels])
     else:  # each sample gathers in its own
         whole = [batch, padded[0] * padded[1], channels]
-        table = written("Reshape", table, written.integers(0, -1, channels), shape=whole)
+        table = written(Reshape, table, written.integers(0, -1, channels), shape=whole)
     grid = _countable(written, grid, image, options)
     lines = [_pixels(written, grid, axis, image[1 - axis], border, options) for axis in (0, 1)]
     first = _first_rows(written, batch, padded[0] * padded[1])
     parts = []
     for x, along in lines[0]:
         for y, down in lines[1]:
-            row = _plus(written, written("Mul", y, _number(written, padded[1])), x)
-            row = written("Cast", row, shape=axes_of(row), dtype=ir.DataType.INT64, to=7)
-            row = row if first is None else written("Add", row, first)
+            row = _plus(written, written(Mul, y, _number(written, padded[1])), x)
+            row = written(Cast, row, shape=axes_of(row), dtype=ir.DataType.INT64, to=7)
+            row = row if first is None else written(Add, row, first)
             found = _gather(written, table, row, channels)
-            share = along if down is None or along is None else written("Mul", along, down)
-            parts.append(found if share is None else written("Mul", found, share))
+            share = along if down is None or along is None else written(Mul, along, down)
+            parts.append(found if share is None else written(Mul, found, share))
     result = parts[0]
     for part in parts[1:]:
-        result = written("Add", result, part)
+        result = written(Add, result, part)
     written.put(written.transpose(result, (0, 3, 1, 2)))
 
 
@@ -364,9 +380,9 @@ def _countable(
     sizes = np.array(image[::-1], np.float64) - options.align_corners
     with np.errstate(divide="ignore"):  # of one pixel every place is it
         ends = written.constant((2.0 * _PLACES_END / sizes).astype(np.float32))
-    away = written("Abs", grid, shape=axes_of(grid))
-    is_near = written("Less", away, ends, dtype=ir.DataType.BOOL)
-    return written("Where", is_near, grid, _number(written, -1.0), dtype=grid.dtype)
+    away = written(functions.absolute, grid, shape=axes_of(grid))
+    is_near = written(Less, away, ends, dtype=ir.DataType.BOOL)
+    return written(Where, is_near, grid, _number(written, -1.0), dtype=grid.dtype)
 
 
 _Pixels = list[tuple[ir.Value, ir.Value | None]]
@@ -383,53 +399,53 @@ def _pixels(
     def number(value: float) -> ir.Value:
         return _number(written, value)
 
-    place = written("Add", written.part(grid, 3, axis, axis + 1), number(1.0))
+    place = written(Add, written.part(grid, 3, axis, axis + 1), number(1.0))
     if options.align_corners:
-        place = written("Mul", place, number((size - 1) / 2))
+        place = written(Mul, place, number((size - 1) / 2))
         ends = (0.0, size - 1.0)
     else:
-        place = written("Mul", place, number(size / 2))
-        place = written("Sub", place, number(0.5))
+        place = written(Mul, place, number(size / 2))
+        place = written(Sub, place, number(0.5))
         ends = (-0.5, size - 0.5)
     is_nearest = _MODES[options.mode] == 1
     if is_nearest:  # before it is reflected, which turns ties around
-        place = written("Round", place, shape=axes_of(place))
+        place = written(functions.round_half_even, place, shape=axes_of(place))
     if options.padding_mode == "reflection":
         place = _reflected(written, place, *ends)
     place = _within(written, place, -border, size - 1 + border)
     if is_nearest:
         return [(_plus(written, place, border), None)]
-    pixel = written("Floor", place, shape=axes_of(place))
-    share = written("Sub", place, pixel)
+    pixel = written(functions.floor, place, shape=axes_of(place))
+    share = written(Sub, place, pixel)
     pixel = _plus(written, pixel, border)
-    after = written("Min", _plus(written, pixel, 1), number(size - 1 + 2 * border))
-    return [(pixel, written("Sub", number(1.0), share)), (after, share)]
+    after = written(Min, _plus(written, pixel, 1), number(size - 1 + 2 * border))
+    return [(pixel, written(Sub, number(1.0), share)), (after, share)]
 
 
 def _reflected(written: Composite, place: ir.Value, low: float, high: float) -> ir.Value:
     """Fold places beyond two ends back between them, as often as it takes."""
     span = high - low
     if span == 0:
-        return written("Mul", place, _number(written, 0.0))
-    away = written("Sub", place, _number(written, low))
-    away = written("Abs", away, shape=axes_of(away))
-    turns = written("Mul", away, _number(written, 1 / (2 * span)))
-    turns = written("Floor", turns, shape=axes_of(turns))
-    within = written("Sub", away, written("Mul", turns, _number(written, 2 * span)))
-    back = written("Sub", within, _number(written, span))
-    back = written("Abs", back, shape=axes_of(back))
-    return written("Sub", _number(written, high), back)
+        return written(Mul, place, _number(written, 0.0))
+    away = written(Sub, place, _number(written, low))
+    away = written(functions.absolute, away, shape=axes_of(away))
+    turns = written(Mul, away, _number(written, 1 / (2 * span)))
+    turns = written(functions.floor, turns, shape=axes_of(turns))
+    within = written(Sub, away, written(Mul, turns, _number(written, 2 * span)))
+    back = written(Sub, within, _number(written, span))
+    back = written(functions.absolute, back, shape=axes_of(back))
+    return written(Sub, _number(written, high), back)
 
 
 def _within(written: Composite, value: ir.Value, low: int, high: int) -> ir.Value:
-    raised = written("Max", value, _number(written, low))
-    return written("Min", raised, _number(written, high))
+    raised = written(Max, value, _number(written, low))
+    return written(Min, raised, _number(written, high))
 
 
 def _plus(written: Composite, value: ir.Value, more: ir.Value | int) -> ir.Value:
     if isinstance(more, ir.Value):
-        return written("Add", value, more)
-    return written("Add", value, _number(written, more)) if more else value
+        return written(Add, value, more)
+    return written(Add, value, _number(written, more)) if more else value
 
 
 def _number(written: Composite, value: float) -> ir.Value:
@@ -449,5 +465,5 @@ def _gather(written: Composite, table: ir.Value, rows: ir.Value, channels: int) 
     shape = [*(axes_of(rows) or [])[:-1], channels]
     if len(axes_of(table) or []) == 2:
         places = written.reshape(rows, [written.length(rows, axis) for axis in range(3)])
-        return written("Gather", table, places, shape=shape, axis=0)
-    return written("GatherND", table, rows, shape=shape, batch_dims=1)
+        return written(Gather, table, places, shape=shape, axis=0)
+    return written(GatherND, table, rows, shape=shape, batch_dims=1)

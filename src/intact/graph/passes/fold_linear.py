@@ -10,7 +10,16 @@ from intact.graph.batch_norm import BatchNorm, recall, remember
 from intact.graph.ops import constant_array, input_value, output_channels
 from intact.graph.passes.pattern import constant, either, op, value
 from intact.graph.passes.replace import replace_constant, replace_value
-from intact.ops.operators import BIASED, BatchNormalization, ConvTranspose, Gemm
+from intact.ops.operators import (
+    BIASED,
+    Add,
+    BatchNormalization,
+    ConvTranspose,
+    Gemm,
+    Mul,
+    Sub,
+    is_a,
+)
 
 _Doubles = npt.NDArray[np.float64]
 
@@ -60,7 +69,7 @@ def absorb(
         return False
     replace_constant(graph, linear, 1, new_weight, f"{linear.name}_weight")
     replace_constant(graph, linear, 2, new_bias, f"{linear.name}_bias")
-    if linear.op_type == "Gemm":
+    if is_a(linear, Gemm):
         linear.attributes.pop("beta", None)  # now inside the bias
     return True
 
@@ -82,14 +91,14 @@ def _scale_weight(
     # Each fold rounds to the weight's type once.
     wide = weight.astype(np.float64)
     channels = ratio.shape[0]
-    if linear.op_type == ConvTranspose.name:
+    if is_a(linear, ConvTranspose):
         group = ConvTranspose.of(linear).group
         if weight.shape[0] % group or weight.shape[1] * group != channels:
             return None
         by_group = wide.reshape(group, -1, *weight.shape[1:])
         factors = ratio.reshape(group, 1, -1, *(1,) * (weight.ndim - 2))
         return (by_group * factors).reshape(weight.shape)
-    axis = 1 if linear.op_type == Gemm.name and not Gemm.of(linear).transB else 0
+    axis = 1 if is_a(linear, Gemm) and not Gemm.of(linear).transB else 0
     if weight.shape[axis] != channels:
         return None
     return wide * ratio.reshape([-1 if each == axis else 1 for each in range(weight.ndim)])
@@ -127,7 +136,7 @@ def parameters_of(node: ir.Node) -> BatchNorm | None:
     None for other nodes, for one that trains or hands out its statistics, and where a parameter
     is computed.
     """
-    if node.domain != "" or node.op_type != BatchNormalization.name:
+    if not is_a(node, BatchNormalization):
         return None
     options = BatchNormalization.of(node)
     if options.training_mode or any(_is_used(v) for v in node.outputs[1:]):
@@ -165,7 +174,7 @@ def _fold_constant(graph: ir.Graph, node: ir.Node) -> bool:
     if found is None or row is None:
         return False
     linear, one, zero = found.node(_LINEAR), np.ones_like(row), np.zeros_like(row)
-    ratio, beta = {"Mul": (row, zero), "Add": (one, row), "Sub": (one, -row)}[node.op_type]
+    ratio, beta = {Mul.name: (row, zero), Add.name: (one, row), Sub.name: (one, -row)}[node.op_type]
     if not absorb(graph, linear, ratio, zero, beta):
         return False
     _remember(linear, ratio, beta)

@@ -19,7 +19,7 @@ from intact.graph.ops import (
 )
 from intact.graph.passes.pattern import Bindings, constant, op, value
 from intact.graph.passes.replace import replace_constant, replace_value
-from intact.ops.operators import Gemm, Transpose
+from intact.ops.operators import Gemm, MatMul, Transpose, is_a
 
 
 def flatten_weights(model: ir.Model) -> int:
@@ -36,7 +36,7 @@ def flatten_weights(model: ir.Model) -> int:
 
 def _flatten(graph: ir.Graph, node: ir.Node) -> bool:
     slot = weight_slot(node)
-    if node.domain != "" or node.op_type != "MatMul" or slot is None:
+    if not is_a(node, MatMul) or slot is None:
         return False
     weight, other = constant_array(node.inputs[slot]), node.inputs[1 - slot]
     if weight is None or weight.ndim <= 2 or any(length != 1 for length in weight.shape[:-2]):
@@ -58,7 +58,7 @@ def turn_weights(model: ir.Model) -> int:
 
 
 def _turn(graph: ir.Graph, node: ir.Node) -> bool:
-    source = node.inputs[0] if node.op_type == "Transpose" and node.domain == "" else None
+    source = node.inputs[0] if is_a(node, Transpose) else None
     if source is None or not is_constant(source) or source.const_value is None:
         return False
     tensor, result = source.const_value, node.outputs[0]
@@ -66,7 +66,7 @@ def _turn(graph: ir.Graph, node: ir.Node) -> bool:
     if len(tensor.shape) != 2 or (order and list(order) != [1, 0]) or result.is_graph_output():
         return False
     uses = [(use.node, use.idx) for use in result.uses()]
-    if not uses or any((reader.op_type, slot) != ("MatMul", 1) for reader, slot in uses):
+    if not uses or any((reader.op_type, slot) != (MatMul.name, 1) for reader, slot in uses):
         return False
     shape = tuple(tensor.shape.numpy())[::-1]
     turned = ir.LazyTensor(
@@ -100,7 +100,7 @@ _DATA = value(lambda each: each.shape is not None and len(each.shape) == 2)
 # Runtimes have no Gemm of integers.
 _WEIGHT = constant(lambda array: array.ndim == 2 and np.issubdtype(array.dtype, np.floating))
 _BIAS = constant()
-_PRODUCT = op("MatMul", _DATA, _WEIGHT)
+_PRODUCT = op(MatMul, _DATA, _WEIGHT)
 # Whoever else reads the product needs it without the bias.
 _SUM = _PRODUCT.sole + _BIAS
 
@@ -116,7 +116,7 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
     if found is None:
         return False
     dense = found.node(_PRODUCT)
-    dense.op_type = "Gemm"
+    dense.op_type = Gemm.name
     dense.resize_inputs(3)
     dense.replace_input_with(2, found[_BIAS])
     replace_value(node.outputs[0], dense.outputs[0])
@@ -131,7 +131,7 @@ def plain_gemms(model: ir.Model) -> int:
 
 def _plain(graph: ir.Graph, node: ir.Node) -> bool:
     slot, axis = weight_slot(node), output_channel_axis(node)
-    if node.domain != "" or node.op_type != "Gemm" or slot is None or axis is None:
+    if not is_a(node, Gemm) or slot is None or axis is None:
         return False
     weight = constant_array(node.inputs[slot])
     if weight is None or weight.ndim != 2:

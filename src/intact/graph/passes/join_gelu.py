@@ -16,6 +16,8 @@ import onnx_ir as ir
 
 from intact.graph.ops import constant_array
 from intact.graph.passes.pattern import CLOSE, has_one_reader
+from intact.ops import functions
+from intact.ops.operators import Add, Div, Mul, Pow, Sub, names
 
 Polynomial: TypeAlias = Mapping[tuple[int, int], float]
 """Coefficients, by the powers of the data and of its Tanh."""
@@ -26,7 +28,7 @@ _CUBIC: Polynomial = {(1, 0): math.sqrt(2 / math.pi), (3, 0): 0.044715 * math.sq
 """What the approximation's Tanh reads."""
 _HALVES: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
 """The approximation."""
-_ARITHMETIC = ("Add", "Div", "Mul", "Pow", "Sub")
+_ARITHMETIC = names(Add, Div, Mul, Pow, Sub)
 _DEPTH = 7
 """Nodes that follow each other on either side of the Tanh."""
 
@@ -34,7 +36,7 @@ _DEPTH = 7
 def approximations(nodes: Iterable[ir.Node]) -> Iterator[tuple[ir.Value, ir.Node]]:
     """Find the approximation: what it is computed from, and its last node."""
     for node in nodes:
-        if _is_one(node, ("Tanh",)):
+        if _is_one(node, (functions.tanh.name,)):
             yield from _approximated(node)
 
 
@@ -98,17 +100,17 @@ def _polynomial(
 
 def _combined(op_type: str, left: Polynomial, right: Polynomial) -> Polynomial | None:
     number = right[0, 0] if right.keys() == {(0, 0)} else 0.0
-    if op_type == "Add":
+    if op_type == Add.name:
         found = _sum(left, right)
-    elif op_type == "Sub":
+    elif op_type == Sub.name:
         found = _sum(left, _product(right, {(0, 0): -1.0}))
-    elif op_type == "Mul":
+    elif op_type == Mul.name:
         found = _product(left, right)
-    elif op_type == "Div" and number:
+    elif op_type == Div.name and number:
         found = _product(left, {(0, 0): 1 / number})
     # Higher powers do not occur in the formula, and would let a hostile file make the polynomial
     # huge.
-    elif op_type == "Pow" and number in (2.0, 3.0):
+    elif op_type == Pow.name and number in (2.0, 3.0):
         found = _product(left, left if number == 2.0 else _product(left, left))
     else:
         return None

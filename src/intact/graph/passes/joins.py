@@ -36,7 +36,25 @@ from intact.graph.passes.pattern import (
     search,
     value,
 )
-from intact.ops.operators import Reduce
+from intact.ops import functions
+from intact.ops.operators import (
+    Clip,
+    Expand,
+    Identity,
+    LayerNormalization,
+    Max,
+    Reduce,
+    ReduceMax,
+    ReduceMean,
+    ReduceSum,
+    Relu,
+    Reshape,
+    Softmax,
+    Squeeze,
+    Transpose,
+    Unsqueeze,
+    names,
+)
 
 
 @dataclass(frozen=True)
@@ -130,7 +148,7 @@ def _brought(editor: Editor, value: ir.Value, order: tuple[int, ...]) -> ir.Valu
     if not order or value.shape is None:
         return value
     shape = ir.Shape([value.shape[k] for k in order])
-    return editor.node("Transpose", [value], f"{value.name}_axes", {"perm": order}, shape=shape)
+    return editor.node(Transpose, [value], f"{value.name}_axes", {"perm": order}, shape=shape)
 
 
 def _at_opset(graph: Graph, opset: int) -> Graph:
@@ -185,13 +203,13 @@ def _is_gate(node: ir.Node) -> bool:
     return math.isclose(float(slope), 1 / 6, rel_tol=CLOSE) and offset == 0.5
 
 
-_CLIPPED = op("Clip", _X + 3.0, 0.0, 6.0)
+_CLIPPED = op(Clip, _X + 3.0, 0.0, 6.0)
 
 
 @_rule(
     either(
         _part(_X * _CLIPPED, 1 / 6),
-        _X * op("HardSigmoid", _X).where(_is_gate),
+        _X * op(functions.hard_sigmoid, _X).where(_is_gate),
         _X * _part(_CLIPPED, 1 / 6),
         _part(_X, 1 / 6) * _CLIPPED,
     )
@@ -203,7 +221,7 @@ def _hard_swish(found: Bindings, last: ir.Node) -> Match:
 
 # ---- Gelu --------------------------------------------------------------------------------------
 
-_TWICE = (op("Erf", _part(_X, math.sqrt(0.5))).sole + 1.0).sole
+_TWICE = (op(functions.erf, _part(_X, math.sqrt(0.5))).sole + 1.0).sole
 
 
 @_rule(
@@ -261,7 +279,7 @@ def _kept(op_type: str, data: Pattern) -> Pattern:
     """Return the pattern of a reduction of the last axis, which stays with length 1."""
     reduced = _reduction(op_type, data).where(_reduces_last)
     short = reduced.where(lambda node: not _keeps_axis(node))
-    again = op(("Reshape", "Unsqueeze"), short, constant(optional=True)).where(_gives_axis_back)
+    again = op(names(Reshape, Unsqueeze), short, constant(optional=True)).where(_gives_axis_back)
     return either(reduced.where(_keeps_axis), again)
 
 
@@ -273,10 +291,10 @@ def _gives_axis_back(node: ir.Node) -> bool:
     return (*(node.outputs[0].shape or ()),) == (*kept, 1)
 
 
-_POWERS = op("Exp", _X - _kept("ReduceMax", _X))
+_POWERS = op(functions.exp, _X - _kept(ReduceMax.name, _X))
 
 
-@_rule(_POWERS / _kept("ReduceSum", _POWERS))
+@_rule(_POWERS / _kept(ReduceSum.name, _POWERS))
 def _softmax(found: Bindings, last: ir.Node) -> Match:
     """``exp(x - max(x)) / sum(exp(x - max(x)))`` -> ``Softmax(x)``, along the last axis."""
     return Match(found.value(_X), last, attributes={"axis": -1})
@@ -286,8 +304,8 @@ def _softmax(found: Bindings, last: ir.Node) -> Match:
 
 _SCALE, _EARLY_SCALE, _BIAS = constant(), constant(), constant()
 _EPSILON = constant(lambda array: array.size == 1)
-_REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
-_VIEWS = frozenset({"Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_REDUCTIONS = names(ReduceMean, ReduceSum)
+_VIEWS = names(Expand, Identity, Reshape, Squeeze, Unsqueeze)
 
 
 def _along(found: Bindings) -> tuple[int, int]:
@@ -343,13 +361,13 @@ def _size(value: ir.Value | None) -> tuple[int, int] | None:
 
 def _mean(data: Pattern) -> Pattern:
     """Return the pattern of a mean over one axis, also as a sum times ``1 / n``."""
-    total, part = _reduction("ReduceSum", data), constant()
+    total, part = _reduction(ReduceSum.name, data), constant()
 
     def is_share(found: Bindings) -> bool:
         _, length = _along(found)
         return length > 0 and is_near(found.array(part), 1.0 / length)
 
-    return either(_reduction("ReduceMean", data), (_view(total) * part).given(is_share))
+    return either(_reduction(ReduceMean.name, data), (_view(total) * part).given(is_share))
 
 
 def _has_axis(kept: Pattern) -> Callable[[Bindings], bool]:
@@ -369,19 +387,19 @@ def _has_axis(kept: Pattern) -> Callable[[Bindings], bool]:
 
 def _by_mean() -> Pattern:
     def mean(data: Pattern) -> Pattern:
-        return _reduction("ReduceMean", data).where(_reduces_last).where(_keeps_axis)
+        return _reduction(ReduceMean.name, data).where(_reduces_last).where(_keeps_axis)
 
     centred = _X - mean(_X)
-    return centred / op("Sqrt", mean(centred * centred) + _EPSILON)
+    return centred / op(functions.sqrt, mean(centred * centred) + _EPSILON)
 
 
 def _by_moments() -> Pattern:
     first, again = _view(_mean(_X)), _view(_mean(_X))
     difference = _view(_mean(_X * _X)) - _view(first * first)
     # Rounding may bring the difference below 0, which exports prevent.
-    limited = op("Relu", _view(difference)), op("Max", _view(difference), 0.0)
+    limited = op(Relu, _view(difference)), op(Max, _view(difference), 0.0)
     total = _view(either(*limited, difference)) + _EPSILON
-    inverse = op("Reciprocal", op("Sqrt", total).sole).sole
+    inverse = op(functions.reciprocal, op(functions.sqrt, total).sole).sole
     scaled = (inverse * _EARLY_SCALE).given(_is_along(_EARLY_SCALE)).sole
     product = (_X - again) * either(inverse, scaled)
     return product.given(_has_axis(total)).given(_has_axis(again))
@@ -410,10 +428,10 @@ def _layer_norm(found: Bindings, last: ir.Node) -> Match:
 JOINS: dict[str, Joining] = {
     each.op_type: each
     for each in (
-        Joining("Gelu", 20, (_gelu, _approximate_gelu)),
-        Joining("HardSwish", 14, (_hard_swish,)),
-        Joining("LayerNormalization", 17, (_layer_norm,)),
-        Joining("Softmax", 11, (_softmax,)),
+        Joining(functions.gelu.name, 20, (_gelu, _approximate_gelu)),
+        Joining(functions.hard_swish.name, 14, (_hard_swish,)),
+        Joining(LayerNormalization.name, 17, (_layer_norm,)),
+        Joining(Softmax.name, 11, (_softmax,)),
     )
 }
 """What is recognized, by operator type."""

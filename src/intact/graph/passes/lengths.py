@@ -15,7 +15,17 @@ import onnx_ir as ir
 from intact.graph.names import value_names
 from intact.graph.ops import constant_array, facts, input_value
 from intact.graph.passes.replace import add_constant
-from intact.ops.operators import Cast, Concat, Reshape, Shape
+from intact.ops.operators import (
+    Cast,
+    Concat,
+    Gather,
+    GroupNormalization,
+    Reshape,
+    Shape,
+    Slice,
+    is_a,
+    names,
+)
 
 _Length = int | str | None
 """A number, the name of an open axis, or something unknown."""
@@ -23,7 +33,7 @@ _Length = int | str | None
 _MOST = 64
 """Elements up to which a tensor may be a list of lengths."""
 
-_CHOSEN = frozenset({"Gather", "Slice"})
+_CHOSEN = names(Gather, Slice)
 _WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 
 _DEEPEST = 100
@@ -39,9 +49,9 @@ def learn_shapes(model: ir.Model) -> bool:
     known = _Lengths()
     found = False
     for node in model.graph:
-        if node.domain == "" and node.op_type == "GroupNormalization":
+        if is_a(node, GroupNormalization):
             found |= _keeps_shape(node)
-        if node.domain == "" and node.op_type == "Reshape" and node.outputs[0].shape is None:
+        if is_a(node, Reshape) and node.outputs[0].shape is None:
             shape = _target_lengths(node, known)
             if shape is not None:
                 node.outputs[0].shape = ir.Shape(shape)
@@ -76,11 +86,11 @@ def fold_lengths(model: ir.Model) -> int:
     for node in tuple(model.graph):
         shape = input_value(node, 0)
         source = None if shape is None else shape.producer()
-        if node.domain != "" or node.op_type != "Gather" or source is None:
+        if not is_a(node, Gather) or source is None:
             continue
         places, lengths = constant_array(input_value(node, 1)), known.held_by(node.outputs[0])
         sizes = [n for n in lengths or () if isinstance(n, int) and n >= 0]
-        is_known = source.op_type == "Shape" and lengths is not None and len(sizes) == len(lengths)
+        is_known = is_a(source, Shape) and lengths is not None and len(sizes) == len(lengths)
         if not is_known or places is None or node.outputs[0].is_graph_output():
             continue
         array = np.array(sizes, np.int64).reshape(places.shape)
@@ -147,22 +157,22 @@ class _Lengths:
         return None if node is None or node.domain != "" else self._made_by(node)
 
     def _made_by(self, node: ir.Node) -> list[_Length] | None:
-        if node.op_type == Shape.name:
+        if is_a(node, Shape):
             dims = _dims(input_value(node, 0))
             options = Shape.of(node)
             return None if dims is None else dims[options.start : options.end]
-        if node.op_type == Concat.name:
+        if is_a(node, Concat):
             parts = [self._row(each) for each in node.inputs]
             joined = [n for part in parts if part is not None for n in part]
             return None if None in parts else joined
         data = input_value(node, 0)
-        is_cast = node.op_type == Cast.name and Cast.of(node).to in _WHOLE
+        is_cast = is_a(node, Cast) and Cast.of(node).to in _WHOLE
         if is_cast or facts(node).reshapes:
             return self.held_by(data)
         held = self._row(data) if node.op_type in _CHOSEN else None
         if held is None:
             return None
-        if node.op_type == "Gather":
+        if is_a(node, Gather):
             places = _numbers(input_value(node, 1))
             inside = places is not None and all(-len(held) <= n < len(held) for n in places)
             return [held[n] for n in places] if places is not None and inside else None

@@ -24,7 +24,31 @@ from intact.graph.passes.lengths import learn_shapes
 from intact.graph.passes.types import infer
 from intact.graph.traversal import all_nodes, bodies, graphs_of, nodes_of
 from intact.ops.declaration import Window
-from intact.ops.operators import QUANTIZERS, Transpose
+from intact.ops.operators import (
+    QUANTIZERS,
+    Cast,
+    CastLike,
+    Concat,
+    ConstantOfShape,
+    Dropout,
+    Expand,
+    Gather,
+    Identity,
+    If,
+    Loop,
+    Pad,
+    Reshape,
+    Scan,
+    SequenceConstruct,
+    Shape,
+    Size,
+    Slice,
+    Squeeze,
+    Transpose,
+    Unsqueeze,
+    is_a,
+    names,
+)
 
 _log = logging.getLogger(__name__)
 _LONGEST_REASON = 200
@@ -39,17 +63,13 @@ _TRIED = "intact.shapes_tried"
 _HIDDEN_IF = "IntactIf"
 """No operator of ONNX."""
 
-_KEEP = QUANTIZERS | {"ConstantOfShape"}
+_KEEP = QUANTIZERS | names(ConstantOfShape)
 """Operators that are not folded: they are more compact or more informative than their result."""
 
-_SIMPLIFIED = frozenset(
-    [
-        *("Cast", "CastLike", "Concat", "ConcatFromSequence", "Dropout", "Expand", "Gather"),
-        *("Identity", "Pad", "Reshape", "SequenceAt", "SequenceConstruct", "Shape", "Size"),
-        *("Slice", "SplitToSequence", "Squeeze", "Transpose", "Unsqueeze"),
-        *("If", "Loop", "Scan", "SequenceMap"),
-    ]
-)
+_SIMPLIFIED = names(
+    *(Cast, CastLike, Concat, Dropout, Expand, Gather, Identity, Pad, Reshape, Shape, Size),
+    *(Slice, Squeeze, Transpose, Unsqueeze, If, Loop, Scan, SequenceConstruct),
+) | {"ConcatFromSequence", "SequenceAt", "SequenceMap", "SplitToSequence"}
 """Operators that onnxscript's folding has a function for, or a rule in `rules` ends with, and those
 with bodies. Add and Abs it folds behind Shape and Size only, a Conv where it pads by itself."""
 
@@ -138,7 +158,7 @@ def knows_shapes(model: ir.Model) -> bool:
 
 
 def _has_slice(model: ir.Model) -> bool:
-    return any(node.op_type == "Slice" for node in all_nodes(model))
+    return any(is_a(node, Slice) for node in all_nodes(model))
 
 
 def infer_bytes(content: bytes) -> None:
@@ -236,23 +256,23 @@ def _moves_floats(node: ir.Node) -> bool:
     if data is None or data.shape is None or data.dtype is not ir.DataType.FLOAT:
         return False
     producer = data.producer()
-    if producer is not None and producer.op_type == node.op_type != "Concat":
+    if producer is not None and producer.op_type == node.op_type != Concat.name:
         return False
     match node.op_type:
-        case "Concat":
+        case Concat.name:
             lengths = [dim for value in node.inputs for dim in (value and value.shape) or (0,)]
             is_left_alone = len(node.inputs) > 1 and 0 not in lengths
-        case "Reshape":
+        case Reshape.name:
             target = constant_array(input_value(node, 1))
             is_left_alone = target is not None and target.tolist() != list(data.shape)
-        case "Slice":
+        case Slice.name:
             left = node.outputs[0].shape
             is_left_alone = left is not None and left != data.shape
-        case "Transpose":
+        case Transpose.name:
             axes = list(range(len(data.shape)))
             is_left_alone = list(Transpose.of(node).perm or axes[::-1]) != axes
         case operator:
-            is_left_alone = operator in ("Squeeze", "Unsqueeze")
+            is_left_alone = operator in (Squeeze.name, Unsqueeze.name)
     return is_left_alone
 
 
@@ -356,14 +376,14 @@ def _is_text(value: ir.Value | None) -> bool:
 @contextlib.contextmanager
 def _hidden_ifs(model: ir.Model) -> Iterator[None]:
     """Hide If nodes under another operator: our own `control_flow` keeps their names."""
-    ifs = [node for node in nodes_of(model.graph) if node.op_type == "If" and node.domain == ""]
+    ifs = [node for node in nodes_of(model.graph) if is_a(node, If)]
     for node in ifs:
         node.op_type = _HIDDEN_IF
     try:
         yield
     finally:
         for node in ifs:
-            node.op_type = "If"
+            node.op_type = If.name
 
 
 @contextlib.contextmanager

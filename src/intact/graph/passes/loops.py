@@ -20,12 +20,25 @@ from intact.graph.passes.constant_nodes import compiled_constants
 from intact.graph.passes.control_flow import Inliner, check_choice, nodes_with_bodies
 from intact.graph.passes.library import infer_shapes
 from intact.graph.traversal import bodies, nodes_of
+from intact.ops.operators import (
+    And,
+    Cast,
+    Constant,
+    Identity,
+    Loop,
+    Scan,
+    SequenceConstruct,
+    SequenceEmpty,
+    SequenceInsert,
+    is_a,
+    names,
+)
 
 MOST_UNROLLED = 1000
 """Nodes that loops may become: each is observed, placed and written. What needs more stays a loop,
 which a runtime computes in float."""
 
-_COPIES = frozenset(["Identity", "Cast"])
+_COPIES = names(Identity, Cast)
 """Operators behind which a condition is the same."""
 
 
@@ -42,7 +55,7 @@ def unroll_loops(model: ir.Model, most: int = MOST_UNROLLED) -> int:
     Returns:
         The number of nodes that the turns have.
     """
-    nodes = nodes_with_bodies(model.graph, "Loop", "Scan")
+    nodes = nodes_with_bodies(model.graph, Loop.name, Scan.name)
     if not nodes:
         return 0
     inliner, written = Inliner(model), 0
@@ -55,7 +68,7 @@ def unroll_loops(model: ir.Model, most: int = MOST_UNROLLED) -> int:
         if written + size > most:
             continue
         written += max(size, 1)
-        unroll = _unrolled_loop if node.op_type == "Loop" else _unrolled_scan
+        unroll = _unrolled_loop if is_a(node, Loop) else _unrolled_scan
         inliner.put_in_place(node, unroll(inliner, node, body, turns))
     return written
 
@@ -68,19 +81,18 @@ def write_sequences(model: ir.Model) -> int:
     """
     changed = 0
     for node in model.graph:
-        if node.op_type != "SequenceInsert" or node.domain:
+        if not is_a(node, SequenceInsert):
             continue
         before, item, place = (input_value(node, slot) for slot in range(3))
         maker = None if before is None else before.producer()
-        kind = "" if maker is None or maker.domain else maker.op_type
         at = None if place is None else constant_array(place)
-        if maker is None or item is None or (place is not None and at is None):
+        if item is None or (place is not None and at is None):
             continue
-        if kind not in ("SequenceEmpty", "SequenceConstruct"):
+        if not is_a(maker, SequenceEmpty, SequenceConstruct):
             continue
-        items = [] if kind == "SequenceEmpty" else list(maker.inputs)
+        items = list(maker.inputs)  # an empty sequence has none
         items.insert(len(items) if at is None else int(at.item()), item)
-        node.op_type = "SequenceConstruct"
+        node.op_type = SequenceConstruct.name
         node.resize_inputs(len(items))
         for slot, each in enumerate(items):
             node.replace_input_with(slot, each)
@@ -116,7 +128,7 @@ def choose_turns(editor: Editor, node: ir.Node) -> None:
         triples = [(goes_on, *pair) for pair in zip(new, values, strict=True)]
         values = [inliner.choice(node, *triple) for triple in triples]
         choices += triples
-        goes_on = inliner.node(node, "And", [goes_on, condition])
+        goes_on = inliner.node(node, And, [goes_on, condition])
     editor.model.graph.sort()
     infer_shapes(editor.model)
     for triple in choices:
@@ -166,7 +178,7 @@ def _unrolled_scan(inliner: Inliner, node: ir.Node, body: ir.Graph, turns: int) 
 
 def _turns(node: ir.Node, body: ir.Graph, opset: int) -> int | None:
     """Return how often a body runs; None where that is not known, or there is nothing to stack."""
-    is_loop = node.op_type == "Loop"
+    is_loop = is_a(node, Loop)
     given = node.inputs[2:] if is_loop else node.inputs
     states = len(given) - (0 if is_loop else _scanned(node))
     reads, writes = (2, 1) if is_loop else (0, 0)  # number of the turn and condition; condition
@@ -250,7 +262,7 @@ def _counts(node: ir.Node) -> bool:
     """Tell whether a node makes one number of single ones."""
     spec = facts(node)
     is_of_elements = spec.kind is OpKind.ELEMENTWISE or bool(spec.numpy) or spec.converts
-    return not node.domain and (is_of_elements or node.op_type in ("Constant", "Identity"))
+    return not node.domain and (is_of_elements or is_a(node, Constant, Identity))
 
 
 def _scanned(node: ir.Node) -> int:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from intact.graph.names import Names
 from intact.graph.ops import is_constant
 from intact.graph.traversal import graphs_of
-from intact.ops.operators import Cast
+from intact.ops.operators import Cast, is_a
 
 LARGEST = 65504.0
 """The largest finite float16 (IEEE 754 binary16)."""
@@ -277,7 +277,7 @@ class _Narrower:
 
 
 def _is_cast(node: ir.Node | None) -> bool:
-    return node is not None and node.domain == "" and node.op_type == Cast.name
+    return is_a(node, Cast)
 
 
 def _taken(graph: ir.Graph) -> list[str | None]:

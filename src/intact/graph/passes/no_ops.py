@@ -15,8 +15,22 @@ import onnx_ir as ir
 from intact.graph.names import value_names
 from intact.graph.ops import constant_array, facts, input_value, is_constant
 from intact.graph.passes.replace import add_constant, replace_value
-from intact.ops import DENSE
-from intact.ops.operators import Cast, Softmax
+from intact.ops import DENSE, functions
+from intact.ops.operators import (
+    Add,
+    Cast,
+    Clip,
+    Div,
+    Dropout,
+    Greater,
+    Identity,
+    IsNaN,
+    Mul,
+    Slice,
+    Softmax,
+    Where,
+    is_a,
+)
 
 
 def remove_no_ops(model: ir.Model) -> int:
@@ -45,20 +59,20 @@ def _handed_on(node: ir.Node) -> ir.Value | None:
         return None
     if facts(node).neutral is not None:
         return _unchanged_operand(node)
-    if node.op_type == "Where":
+    if is_a(node, Where):
         return _always_chosen(node) or _guarded(node) or _smooth(node)
     return data if _is_idle(node, data) else None
 
 
 def _is_idle(node: ir.Node, data: ir.Value) -> bool:
     match node.op_type:
-        case "Identity":
+        case Identity.name:
             return True
-        case "Dropout":
+        case Dropout.name:
             return _is_off(input_value(node, 2))
         case Cast.name:
             return data.dtype is not None and data.dtype == Cast.of(node).to
-        case "Clip":
+        case Clip.name:
             # Without a bound it clamps infinity to the largest finite number.
             return _is_number(node, 1, -math.inf) and _is_number(node, 2, math.inf)
     return False
@@ -123,9 +137,9 @@ def _guarded(node: ir.Node) -> ir.Value | None:
     condition, data = input_value(node, 0), input_value(node, 2)
     asked = None if condition is None else condition.producer()
     softmax = None if data is None else data.producer()
-    if asked is None or asked.op_type != "IsNaN" or asked.inputs[0] is not data or softmax is None:
+    if not is_a(asked, IsNaN) or asked.inputs[0] is not data or softmax is None:
         return None
-    if asked.domain or softmax.domain or softmax.op_type != Softmax.name:
+    if asked.domain or not is_a(softmax, Softmax):
         return None
     scores = input_value(softmax, 0)
     if scores is None or scores.shape is None:
@@ -152,9 +166,7 @@ def _smooth(node: ir.Node) -> ir.Value | None:
     condition, data, rest = (input_value(node, slot) for slot in range(3))
     asked = None if condition is None else condition.producer()
     softplus = None if rest is None else rest.producer()
-    if data is None or asked is None or softplus is None or asked.domain or softplus.domain:
-        return None
-    if (asked.op_type, softplus.op_type) != ("Greater", "Softplus"):
+    if data is None or not is_a(asked, Greater) or not is_a(softplus, functions.softplus):
         return None
     limit = constant_array(input_value(asked, 1))
     reads = asked.inputs[0] is softplus.inputs[0] is data and data.dtype is ir.DataType.FLOAT
@@ -170,10 +182,10 @@ def _leaves_rows(scores: ir.Value) -> bool:
     """
     node, is_masked = scores.producer(), False
     least, most = 1.0, 1.0  # what is added here is multiplied by
-    while node is not None and not node.domain and node.op_type in ("Add", "Div", "Mul"):
+    while is_a(node, Add, Div, Mul):
         first, second = (constant_array(value) for value in node.inputs)
         slots = [slot for slot in (0, 1) if _is_finite_mask(node.inputs[slot])]
-        if slots and node.op_type == "Add":
+        if slots and is_a(node, Add):
             other = node.inputs[1 - slots[0]]
             if is_masked or other is None or least <= 0 or most > 1:
                 return False
@@ -182,19 +194,19 @@ def _leaves_rows(scores: ir.Value) -> bool:
         constant, data = (second, node.inputs[0]) if first is None else (first, node.inputs[1])
         if constant is None or data is None or not constant.size:
             return False
-        if node.op_type == "Div":
+        if is_a(node, Div):
             if second is None or not second.all():
                 return False
             constant = 1 / constant
         finite = np.isfinite(constant)
         if not finite.all():
             rows = finite.any(axis=-1) if constant.ndim else finite
-            if is_masked or node.op_type != "Add" or not rows.all() or least <= 0:
+            if is_masked or not is_a(node, Add) or not rows.all() or least <= 0:
                 return False
             if not np.isneginf(constant[~finite]).all():
                 return False
             is_masked = True
-        elif node.op_type != "Add":
+        elif not is_a(node, Add):
             least *= max(float(constant.min()), 0.0)
             most *= float(constant.max())
         node = data.producer()
@@ -204,7 +216,7 @@ def _leaves_rows(scores: ir.Value) -> bool:
 def _is_finite_mask(value: ir.Value | None) -> bool:
     """Tell whether a value is chosen from two finite constants."""
     node = None if value is None else value.producer()
-    if node is None or node.domain or node.op_type != "Where":
+    if not is_a(node, Where):
         return False
     chosen = [constant_array(each) for each in node.inputs[1:]]
     return all(array is not None and bool(np.isfinite(array).all()) for array in chosen)
@@ -252,14 +264,14 @@ def drop_whole_axes(model: ir.Model) -> int:
 
 def _shorten(graph: ir.Graph, node: ir.Node) -> bool:
     data = input_value(node, 0)
-    cuts = _cuts(node) if node.domain == "" and node.op_type == "Slice" else None
+    cuts = _cuts(node) if is_a(node, Slice) else None
     if cuts is None or data is None:
         return False
     left = [cut for cut in cuts if not _is_whole(cut, data.shape)]
     if len(left) == len(cuts):
         return False
     if not left:
-        node.op_type = "Identity"
+        node.op_type = Identity.name
         node.resize_inputs(1)
         return True
     node.resize_inputs(5)

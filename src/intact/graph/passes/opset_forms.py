@@ -16,9 +16,21 @@ import onnx_ir as ir
 from intact.graph.names import Names
 from intact.graph.passes.replace import add_constant
 from intact.graph.traversal import graphs_of, nodes_of
-from intact.ops.operators import GroupNormalization, Named, type_of
+from intact.ops.operators import (
+    Flatten,
+    GroupNormalization,
+    Hardmax,
+    InstanceNormalization,
+    LogSoftmax,
+    Named,
+    Reshape,
+    Shape,
+    Softmax,
+    names,
+    type_of,
+)
 
-FLATTENING = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+FLATTENING = names(Softmax, LogSoftmax, Hardmax)
 """Until opset 12 they take the axes from ``axis`` on as one, later ``axis`` alone."""
 
 SINGLE_AXIS = 13
@@ -58,7 +70,7 @@ def _dependent(model: ir.Model) -> Iterator[ir.Node]:
     if opset < SINGLE_AXIS:
         chosen = FLATTENING
     elif opset in _SCALE_BY_GROUP:
-        chosen = frozenset({"GroupNormalization"})
+        chosen = names(GroupNormalization)
     else:
         return
     nodes = nodes_of(model.graph)
@@ -120,7 +132,7 @@ def _between(names: _Names, node: ir.Node, first: int) -> None:
     data = node.inputs[0]
     if data is None:
         return
-    flat = _add(names, node, "Flatten", [data], "flat", {"axis": first}, before=True)
+    flat = _add(names, node, Flatten, [data], "flat", {"axis": first}, before=True)
     node.replace_input_with(0, flat)
     shape = None if data.shape is None else tuple(data.shape)
     rows = None if shape is None or first % len(shape) != 1 else shape[:1]
@@ -133,9 +145,9 @@ def _normalize_instances(names: _Names, node: ir.Node) -> bool:
     if data is None:
         return False
     target = _constant(names, node, [0, groups, -1])
-    grouped = _add(names, node, "Reshape", [data, target], "groups", {}, before=True)
+    grouped = _add(names, node, Reshape, [data, target], "groups", {}, before=True)
     node.replace_input_with(0, grouped)
-    node.op_type, node.version = "InstanceNormalization", None
+    node.op_type, node.version = InstanceNormalization.name, None
     for name in tuple(node.attributes):
         if name != "epsilon":
             node.attributes.pop(name)
@@ -146,7 +158,7 @@ def _normalize_instances(names: _Names, node: ir.Node) -> bool:
 
 _REWRITES: dict[str, Callable[[_Names, ir.Node], bool]] = {
     **dict.fromkeys(FLATTENING, _run_along_one_axis),
-    "GroupNormalization": _normalize_instances,
+    GroupNormalization.name: _normalize_instances,
 }
 
 
@@ -174,11 +186,11 @@ def _restore(names: _Names, node: ir.Node, data: ir.Value, target: list[int] | N
     # Before the Reshape is added, which reads the result too.
     readers = tuple(result.uses())
     if target is None:
-        shape = _add(names, node, "Shape", [data], "shape", {}, before=True)
+        shape = _add(names, node, Shape, [data], "shape", {}, before=True)
         shape.type = ir.TensorType(ir.DataType.INT64)
     else:
         shape = _constant(names, node, target)
-    restored = _add(names, node, "Reshape", [result, shape], "restored", {})
+    restored = _add(names, node, Reshape, [result, shape], "restored", {})
     for use in readers:
         use.node.replace_input_with(use.idx, restored)
     graph = node.graph

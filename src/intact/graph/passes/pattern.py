@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 from intact.graph.ops import constant_array, facts, input_value, is_constant
 from intact.ops.functions import Unary
-from intact.ops.operators import Declared, names
+from intact.ops.operators import Add, Declared, Div, Mul, Sub, names
 
 CLOSE = 1e-4
 """Relative tolerance for the constants of formulas."""
@@ -118,16 +118,16 @@ class Pattern:
         return Pattern(ways, self.op_types)
 
     def __add__(self, other: Operand) -> Pattern:
-        return op("Add", self, other)
+        return op(Add, self, other)
 
     def __sub__(self, other: Operand) -> Pattern:
-        return op("Sub", self, other)
+        return op(Sub, self, other)
 
     def __mul__(self, other: Operand) -> Pattern:
-        return op("Mul", self, other)
+        return op(Mul, self, other)
 
     def __truediv__(self, other: Operand) -> Pattern:
-        return op("Div", self, other)
+        return op(Div, self, other)
 
 
 Operand: TypeAlias = Pattern | float

@@ -6,12 +6,20 @@ import onnx_ir as ir
 
 from intact.graph.ops import input_value
 from intact.graph.traversal import bodies, nodes_of
+from intact.ops.operators import (
+    Bernoulli,
+    Dropout,
+    Multinomial,
+    RandomNormal,
+    RandomNormalLike,
+    RandomUniform,
+    RandomUniformLike,
+    is_a,
+    names,
+)
 
-_DRAWS = frozenset(
-    {
-        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
-        "RandomUniformLike",
-    }
+_DRAWS = names(
+    *(Bernoulli, Multinomial, RandomNormal, RandomNormalLike, RandomUniform, RandomUniformLike)
 )
 
 
@@ -45,7 +53,7 @@ def _draws(node: ir.Node) -> bool:
     if node.domain != "":
         return False
     # Without a training input it hands on its data; one that is computed may turn it on.
-    if node.op_type == "Dropout":
+    if is_a(node, Dropout):
         training = input_value(node, 2)
         if training is None:
             return False

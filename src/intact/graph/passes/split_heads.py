@@ -18,7 +18,7 @@ import onnx_ir as ir
 from intact.graph.names import node_names, value_names
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.replace import add_constant, replace_value
-from intact.ops.operators import Gather, Named, Squeeze, Transpose, type_of
+from intact.ops.operators import Gather, Named, Reshape, Slice, Squeeze, Transpose, is_a, type_of
 
 
 class _Parts(NamedTuple):
@@ -49,7 +49,7 @@ def _split(graph: ir.Graph, node: ir.Node) -> int:
     if any(index is None or last.graph is not graph for last, index in chosen):
         return 0
     for first, index in chosen:
-        last = first if first.op_type == "Gather" else next(iter(first.outputs[0].uses())).node
+        last = first if is_a(first, Gather) else next(iter(first.outputs[0].uses())).node
         _take(graph, last, parts, index or 0)
     return len(chosen)
 
@@ -65,10 +65,10 @@ def transpose_heads(model: ir.Model) -> int:
 
 def _transpose_apart(node: ir.Node) -> bool:
     """Change ``Reshape([n * h, l, w]), Transpose, Reshape([n, h, w, l])`` of ``[n, h, l, w]``."""
-    if node.domain != "" or node.op_type != "Reshape":
+    if not is_a(node, Reshape):
         return False
     turned = _maker(node.inputs[0], Transpose.name)
-    joined = None if turned is None else _maker(turned.inputs[0], "Reshape")
+    joined = None if turned is None else _maker(turned.inputs[0], Reshape.name)
     if turned is None or joined is None or list(Transpose.of(turned).perm) != [0, 2, 1]:
         return False
     data, result, middle = joined.inputs[0], node.outputs[0], joined.outputs[0]
@@ -101,8 +101,8 @@ def _maker(value: ir.Value | None, op_type: str) -> ir.Node | None:
 def _parts(node: ir.Node) -> _Parts | None:
     """Read a Transpose that brings to the front what a Reshape made of the last axis."""
     split, order = node.inputs[0] if node.inputs else None, Transpose.of(node).perm
-    reshape = None if split is None or node.op_type != Transpose.name else split.producer()
-    if node.domain != "" or reshape is None or reshape.domain != "" or reshape.op_type != "Reshape":
+    reshape = None if split is None or not is_a(node, Transpose) else split.producer()
+    if node.domain != "" or not is_a(reshape, Reshape):
         return None
     data = reshape.inputs[0]
     if split is None or data is None or data.shape is None or split.shape is None or not order:
@@ -124,12 +124,12 @@ def _index(node: ir.Node, parts: _Parts) -> int | None:
     count = parts.shape[parts.axis]
     if node.domain != "" or not isinstance(count, int):
         return None
-    if node.op_type == Gather.name:
+    if is_a(node, Gather):
         index = constant_array(input_value(node, 1))
         if index is None or index.ndim or Gather.of(node).axis != 0:
             return None
         return int(index) % count if -count <= int(index) < count else None
-    return _sliced_axis(node, count) if node.op_type == "Slice" else None
+    return _sliced_axis(node, count) if is_a(node, Slice) else None
 
 
 def _sliced_axis(node: ir.Node, count: int) -> int | None:
@@ -146,7 +146,7 @@ def _sliced_axis(node: ir.Node, count: int) -> int | None:
 
 
 def _drops_first(node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type != Squeeze.name:
+    if not is_a(node, Squeeze):
         return False
     given = constant_array(input_value(node, 1))
     axes = Squeeze.of(node).axes if given is None else given.reshape(-1).tolist()
@@ -175,11 +175,11 @@ def _take(graph: ir.Graph, last: ir.Node, parts: _Parts, index: int) -> None:
         return new.outputs[0]
 
     limits = constant(index * width), constant((index + 1) * width), constant(parts.axis)
-    part = node("Slice", parts.data, *limits)
+    part = node(Slice, parts.data, *limits)
     part.shape = ir.Shape([*parts.shape[: parts.axis], width])
-    split = node("Reshape", part, constant(*front, *heads))
+    split = node(Reshape, part, constant(*front, *heads))
     lengths = [*parts.shape[: parts.axis], *heads]
     split.shape = ir.Shape(lengths)
-    moved = node("Transpose", split, order=parts.order)
+    moved = node(Transpose, split, order=parts.order)
     replace_value(last.outputs[0], moved)
     graph.remove(last, safe=True)

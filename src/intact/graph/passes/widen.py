@@ -19,7 +19,7 @@ from intact.graph.metadata import set_metadata
 from intact.graph.names import node_names, value_names
 from intact.graph.passes.replace import replace_value
 from intact.graph.traversal import all_nodes, graphs_of
-from intact.ops.operators import Cast
+from intact.ops.operators import BitCast, Cast, Constant, is_a
 
 METADATA_KEY = "intact.widened"
 """Model metadata: the element types that became float32, separated by commas."""
@@ -131,7 +131,7 @@ def _cast_ports(graph: ir.Graph) -> frozenset[ir.Value]:
 
 def _cast_constants(graph: ir.Graph) -> frozenset[ir.Value]:
     """Find the constants that only Casts to float32 read."""
-    made = (node.outputs[0] for node in graph if node.op_type == "Constant" and node.outputs)
+    made = (node.outputs[0] for node in graph if is_a(node, Constant) and node.outputs)
     return frozenset(
         value
         for value in (*graph.initializers.values(), *made)
@@ -142,7 +142,7 @@ def _cast_constants(graph: ir.Graph) -> frozenset[ir.Value]:
 
 
 def _casts_to(node: ir.Node | None, dtype: ir.DataType) -> bool:
-    is_cast = node is not None and node.domain == "" and node.op_type == Cast.name
+    is_cast = is_a(node, Cast)
     return is_cast and node is not None and Cast.of(node).to == dtype
 
 
@@ -187,7 +187,7 @@ def _names_type(node: ir.Node, attribute: ir.Attr) -> bool:
 
 def _widen_attributes(node: ir.Node) -> None:
     where = f"node {node.name!r} ({node.op_type})"
-    if node.domain == "" and node.op_type == "BitCast":
+    if is_a(node, BitCast):
         raise ModelError(
             f"{where} reads the bits of half-precision numbers",
             remedy="export the model in float32",
@@ -255,7 +255,7 @@ def _cast_port(graph: ir.Graph, port: ir.Value) -> None:
 def _cast(graph: ir.Graph, value: ir.Value, to: ir.DataType) -> ir.Node:
     name = f"{value.name}_float32"
     cast = ir.node(
-        "Cast", [value], {"to": int(to)}, num_outputs=1, name=node_names(graph).fresh(name)
+        Cast.name, [value], {"to": int(to)}, num_outputs=1, name=node_names(graph).fresh(name)
     )
     result = cast.outputs[0]
     result.name = value_names(graph).fresh(name)

@@ -21,7 +21,7 @@ from intact.graph.ops import input_value
 from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant
 from intact.ops.declaration import Window, lacking_for_same, steps_rounded_up
-from intact.ops.operators import AveragePool, ConvTranspose, LpPool, MaxPool, Pad
+from intact.ops.operators import AveragePool, ConvTranspose, LpPool, MaxPool, Pad, is_a
 
 _POOLS = {each.name for each in (AveragePool, LpPool, MaxPool)}
 
@@ -58,7 +58,7 @@ def _is_meant(node: ir.Node) -> bool:
         return False
     options = AveragePool.of(node)
     is_automatic = options.auto_pad != "NOTSET"
-    if node.op_type == ConvTranspose.name:
+    if is_a(node, ConvTranspose):
         return is_automatic or "output_shape" in node.attributes
     return node.op_type in _POOLS and (options.ceil_mode != 0 or is_automatic)
 
@@ -93,7 +93,7 @@ def _replace(graph: ir.Graph, node: ir.Node) -> bool:
         return _pad_to_same(node, window)
     before, behind, kernel = window.before, window.behind, window.kernel
     # 3. VALID, which is no pads at all.
-    if node.op_type == ConvTranspose.name or not options.ceil_mode:
+    if is_a(node, ConvTranspose) or not options.ceil_mode:
         _set_pads(node, [*before, *behind])
         return True
     # 4. Lengths that are rounded up.
@@ -156,12 +156,12 @@ def _pad_to_same(node: ir.Node, window: _Window) -> bool:
     """
     axes = list(zip(window.sizes, window.spans, window.strides, strict=True))
     options = ConvTranspose.of(node)
-    if node.op_type == ConvTranspose.name:  # it removes what is more than size * stride
+    if is_a(node, ConvTranspose):  # it removes what is more than size * stride
         extra = options.output_padding or [0] * len(axes)
         needed = [span - stride + more for (_, span, stride), more in zip(axes, extra, strict=True)]
     else:
         needed = [lacking_for_same(*axis) for axis in axes]
-    if node.op_type == LpPool.name and min(needed) < 0:
+    if is_a(node, LpPool) and min(needed) < 0:
         return False
     needed = [max(0, each) for each in needed]
     fewer, more = [each // 2 for each in needed], [each - each // 2 for each in needed]

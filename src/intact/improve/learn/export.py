@@ -22,6 +22,7 @@ from intact.errors import DataError, ModelError
 from intact.graph import Graph, Role, input_role, normalize
 from intact.graph.batch_norm import recall
 from intact.graph.origins import Indices, Origins, packed, set_origins
+from intact.ops.operators import CastLike, Clip, Constant, Pad, Shape, Size, is_a, names
 
 # Finds out which of a module's tensors the constants of its export are made of.
 #
@@ -38,10 +39,10 @@ _SPARSE, _FEWEST_BITS = 6, 8
 """One of 2**6 numbers at most marks an element: a sum or product of marks is hardly ever a mark."""
 _FACTOR = 0x9E3779B1
 """Odd, so that multiples are different modulo a power of two, and scattered."""
-_NEUTRAL = frozenset({"Clip", "Pad"})
+_NEUTRAL = names(Clip, Pad)
 """Operators whose constant operands nobody trains."""
 
-_VALUES = {"CastLike": 1, "Shape": 0, "Size": 0}
+_VALUES = {CastLike.name: 1, Shape.name: 0, Size.name: 0}
 """How many inputs decide the result with their values, for operators where that are not all."""
 
 
@@ -67,7 +68,7 @@ def origins(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> Origins:
 def _is_plain(model: ir.Model, found: Origins) -> bool:
     """Tell whether nodes read the module's tensors as they are, and no other float constants."""
     for node in model.graph:
-        if node.op_type in _NEUTRAL or node.op_type == "Constant":
+        if node.op_type in _NEUTRAL or is_a(node, Constant):
             continue
         for slot, value in enumerate(node.inputs):
             if value is None:

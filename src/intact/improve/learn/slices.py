@@ -40,6 +40,7 @@ from intact.improve.learn.module import divided_in, quantizers_of
 from intact.improve.learn.operators import Apply, prepare
 from intact.improve.learn.quantizers import Learning, Quantizer, bias_codes
 from intact.improve.learn.segments import Values
+from intact.ops.operators import MatMul, is_a
 from intact.plan import QuantizedGraph
 from intact.plan.given_scales import GIVEN
 from intact.program.operations import FloatNodes
@@ -266,7 +267,7 @@ def multiply_adds(node: ir.Node, weight: Tensor | None, results: int) -> int:
         axis = output_channel_axis(node)
         if axis is not None and weight.ndim > 1:
             cost += results * (weight.numel() // max(weight.shape[axis], 1))
-        elif node.op_type == "MatMul":
+        elif is_a(node, MatMul):
             cost += results * int(weight.shape[-2] if weight.ndim > 1 else weight.shape[0])
     return cost
 

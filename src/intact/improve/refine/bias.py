@@ -27,7 +27,22 @@ from intact.graph.ops import clamp_bounds, function_options
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.walk import Stop, Walk, bake
 from intact.limits import MOST_DB
-from intact.ops.operators import CLAMPS, Concat, Gemm
+from intact.ops import functions
+from intact.ops.operators import (
+    CLAMPS,
+    Add,
+    AveragePool,
+    Concat,
+    Flatten,
+    Gemm,
+    GlobalAveragePool,
+    Identity,
+    PRelu,
+    Reshape,
+    Squeeze,
+    Sum,
+    is_a,
+)
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
@@ -265,7 +280,7 @@ def _clamp(_: Graph, node: ir.Node, found: Found) -> Moments | None:
 def _leaky(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
     known = _first(node, found)
     slope: Doubles | float
-    if node.op_type == "PRelu":
+    if is_a(node, PRelu):
         array = graph.constant(node.inputs[1])
         if array is None or known is None or array.size not in (1, known[0].size):
             return None
@@ -314,18 +329,18 @@ def _concatenate(_: Graph, node: ir.Node, found: Found) -> Moments | None:
 
 
 _RULES: Mapping[str, Callable[[Graph, ir.Node, Found], Moments | None]] = {
-    "Identity": _pass_on,
+    Identity.name: _pass_on,
     **dict.fromkeys(CLAMPS, _clamp),
-    "LeakyRelu": _leaky,
-    "PRelu": _leaky,
-    "AveragePool": _average,
-    "GlobalAveragePool": _average,
-    "Flatten": _flatten,
-    "Reshape": _flatten,
-    "Squeeze": _flatten,
-    "Add": _add,
-    "Sum": _add,
-    "Concat": _concatenate,
+    functions.leaky_relu.name: _leaky,
+    PRelu.name: _leaky,
+    AveragePool.name: _average,
+    GlobalAveragePool.name: _average,
+    Flatten.name: _flatten,
+    Reshape.name: _flatten,
+    Squeeze.name: _flatten,
+    Add.name: _add,
+    Sum.name: _add,
+    Concat.name: _concatenate,
 }
 
 

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from intact.errors import Unsupported
 from intact.improve.layers import Doubles, Layer
-from intact.ops.operators import Conv
+from intact.ops.operators import Conv, is_a
 from intact.plan import QuantPoint
 from intact.program.lower.attributes import integers, window_pads
 
@@ -230,7 +230,7 @@ def _windows(layer: Layer, array: Array) -> Array:
     dilations = integers(node, "dilations") or ones
     axes = tuple(range(2, array.ndim))
     reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
-    if node.op_type == Conv.name:
+    if is_a(node, Conv):
         pads = window_pads(node, array.shape, kernel, strides, dilations)
         windows = sliding_window_view(np.pad(array, ((0, 0), (0, 0), *pads)), reach, axes)
         every = tuple(slice(None, None, step) for step in (*strides, *dilations))

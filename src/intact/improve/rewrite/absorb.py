@@ -28,7 +28,7 @@ from intact.improve.channels import Channels, Tensor
 from intact.improve.layers import Doubles, Layer
 from intact.improve.rewrite.ties import POOLS, drops_ones
 from intact.ops.declaration import Window
-from intact.ops.operators import Gemm
+from intact.ops.operators import ConvTranspose, Gemm, MatMul, MaxPool, is_a
 
 DEVIATIONS = 3.0
 """Below the mean by so many, [dfq]: a normal value is there with 0.1 percent."""
@@ -142,7 +142,7 @@ def _can_shift(layer: Layer) -> bool:
     if output_channel_axis(node) is None or Gemm.of(node).beta == 0:
         return False
     # A MatMul has no place for a bias.
-    return node.op_type != "MatMul" if layer.bias is None else layer.bias.size == layer.outputs
+    return not is_a(node, MatMul) if layer.bias is None else layer.bias.size == layer.outputs
 
 
 def _follow(
@@ -190,13 +190,13 @@ def _passes(node: ir.Node, value: ir.Value, channels: int) -> bool:
     if facts(node).reshapes:
         return drops_ones(value, node.outputs[0], channels)
     # The pads of a mean are zeros, which do not shift; a maximum ignores them.
-    return node.op_type in POOLS and (node.op_type.endswith("MaxPool") or not _pads(node))
+    return node.op_type in POOLS and (node.op_type.endswith(MaxPool.name) or not _pads(node))
 
 
 def _takes(reader: Layer, layer: Layer, value: ir.Value) -> bool:
     """Tell whether a layer sees the shift everywhere."""
     # At its border fewer windows overlap, so that a constant is not the same everywhere.
-    if reader.node.op_type == "ConvTranspose" or reader.inputs != layer.outputs:
+    if is_a(reader.node, ConvTranspose) or reader.inputs != layer.outputs:
         return False
     is_flat = value.shape is not None and len(value.shape) == 2
     same_axis = is_flat or reader.is_dense == layer.is_dense

@@ -41,6 +41,7 @@ from intact.improve.channels import Channels, Tensor, remembered_channels
 from intact.improve.layers import Doubles, Layer
 from intact.improve.rewrite.ties import Ids, TiedTensor, Ties
 from intact.ops import functions
+from intact.ops.operators import Mul, is_a
 
 _SWEEPS = 30
 """Maximum number of sweeps. Layers that share factors affect each other, so they are repeated."""
@@ -316,13 +317,13 @@ def _scale_gate(editor: Editor, node: ir.Node, factors: Doubles) -> None:
     shape = (-1,) if is_last else (-1, *[1] * (len(value.shape) - 2))
     name = f"{node.name}_scale"
     scale = editor.initializer(f"{name}_factors", factors.astype(np.float32).reshape(shape))
-    read = editor.node("Mul", [value, scale], name, shape=value.shape)
-    if node.op_type != functions.hard_swish.name:
+    read = editor.node(Mul, [value, scale], name, shape=value.shape)
+    if not is_a(node, functions.hard_swish):
         node.replace_input_with(0, read)
         return
     options = {"alpha": 1 / 6, "beta": 0.5}
     gate = editor.node(_GATE.name, [read], f"{node.name}_gate", options, shape=value.shape)
-    editor.put_in_place(node, editor.node("Mul", [value, gate], str(node.name), shape=value.shape))
+    editor.put_in_place(node, editor.node(Mul, [value, gate], str(node.name), shape=value.shape))
 
 
 def _largest_factors(layer: Layer) -> Doubles:

@@ -36,7 +36,7 @@ from intact.limits import HELD_AT_ONCE
 from intact.numerics.affine import fake_quantize
 from intact.numerics.affine_params import params_from_range
 from intact.numerics.metrics import decibels
-from intact.ops.operators import LayerNormalization
+from intact.ops.operators import Add, LayerNormalization, Mul, is_a
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain, Report, unreported
 
@@ -179,22 +179,22 @@ def _pairs(graph: Graph) -> Iterator[_Pair]:
 def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Node, int], ...]:
     """Find scale and bias of a normalization over the last axis; empty where there are none."""
     # 1. A LayerNormalization has both.
-    if node.op_type == LayerNormalization.name and not node.domain:
+    if is_a(node, LayerNormalization):
         slots = [(node, slot) for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
         is_last = LayerNormalization.of(node).axis == -1
         fits = is_last and all(_is_own(graph, *each, channels) for each in slots)
         return tuple(slots) if fits else ()
-    bias = _operand(graph, node, "Add", channels)
+    bias = _operand(graph, node, Add.name, channels)
     if bias is None:
         # 2. A Mul alone.
-        scale = _operand(graph, node, "Mul", channels)
+        scale = _operand(graph, node, Mul.name, channels)
         return () if scale is None else ((node, scale),)
     # 3. An Add behind a Mul: both have to be divided.
     before = node.inputs[1 - bias]
     front = None if before is None else before.producer()
     if before is None or front is None or not _is_own_result(graph, before):
         return ()
-    scale = _operand(graph, front, "Mul", channels)
+    scale = _operand(graph, front, Mul.name, channels)
     return () if scale is None else ((front, scale), (node, bias))
 
 
@@ -228,7 +228,7 @@ def _is_own(graph: Graph, node: ir.Node, slot: int, channels: int) -> bool:
 def _layer_in_front(graph: Graph, node: ir.Node, channels: int, is_dense: bool) -> Layer | None:
     """Find the layer whose channels can be divided: directly, or as one operand of a Mul."""
     layer = Layer.of(graph, node)
-    if layer is None and node.op_type == "Mul" and not node.domain:
+    if layer is None and is_a(node, Mul):
         for value in node.inputs:
             front = None if value is None else value.producer()
             if value is None or front is None or layer is not None:

@@ -22,16 +22,32 @@ from intact.graph.ops import clamp_bounds
 from intact.improve.layers import Layer
 from intact.ops import functions
 from intact.ops.functions import FUNCTIONS
-from intact.ops.operators import Concat, Pad, Resize
+from intact.ops.operators import (
+    Add,
+    AveragePool,
+    Concat,
+    Dropout,
+    GlobalAveragePool,
+    GlobalMaxPool,
+    Identity,
+    MaxPool,
+    Mul,
+    Pad,
+    PRelu,
+    Resize,
+    Sum,
+    is_a,
+    names,
+)
 
 Ids = npt.NDArray[np.int64]
 
-_ELEMENTWISE = frozenset({"LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
+_ELEMENTWISE = names(functions.leaky_relu, PRelu, Identity, Dropout, functions.absolute)
 """Operators with ``f(c * x) = c * f(x)`` for every positive c, for input 0."""
-POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
-_SPATIAL = POOLS | {"Pad", "Resize"}
+POOLS = names(MaxPool, AveragePool, GlobalMaxPool, GlobalAveragePool)
+_SPATIAL = POOLS | names(Pad, Resize)
 """The same for each channel, of tensors whose channels are axis 1."""
-_SUMS = frozenset({"Add", "Sum", "Concat", "Mul"})
+_SUMS = names(Add, Sum, Concat, Mul)
 _GATED = functions.hard_swish.name
 """A product of a value and its gate in one operator."""
 
@@ -146,7 +162,7 @@ class _Tracer:
         if value is None or len([each for each in node.outputs if each.name]) != 1:
             return False
         if kind in _SUMS:
-            return {"Concat": self._concat, "Mul": self._multiply}.get(kind, self._sum)(node)
+            return {Concat.name: self._concat, Mul.name: self._multiply}.get(kind, self._sum)(node)
         if value not in self.ids:
             return False
         # Input 0 alone commutes: a slope that a layer computes has to stay what it is.
@@ -178,8 +194,7 @@ class _Tracer:
             and bool(readers)
             and not node.outputs[0].is_graph_output()
             and all(
-                reader.op_type == "Mul" and reader.inputs[1 - slot] is value
-                for reader, slot in readers
+                is_a(reader, Mul) and reader.inputs[1 - slot] is value for reader, slot in readers
             )
         )
 
@@ -367,13 +382,13 @@ def drops_ones(before: ir.Value, after: ir.Value, channels: int) -> bool:
 def _keeps_channels(graph: Graph, node: ir.Node, channels: int) -> bool:
     """Tell whether a pool, Pad or Resize computes each channel of itself, and 0 from 0."""
     shape = node.outputs[0].shape
-    if node.op_type in ("Pad", "Resize") and (shape is None or shape[1] != channels):
+    if is_a(node, Pad, Resize) and (shape is None or shape[1] != channels):
         return False
-    if node.op_type == Resize.name:
+    if is_a(node, Resize):
         options = Resize.of(node)
         crops = options.coordinate_transformation_mode == "tf_crop_and_resize"
         return not crops and options.mode in ("nearest", "linear", "cubic")
-    if node.op_type == Pad.name and Pad.of(node).mode == "constant":
+    if is_a(node, Pad) and Pad.of(node).mode == "constant":
         filling = node.inputs[2] if len(node.inputs) > 2 else None
         array = graph.constant(filling)
         return filling is None or (array is not None and not array.any())

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph import constant_array, data_slots, facts, input_value, is_constant, moves_values
-from intact.ops.operators import Pad
+from intact.ops.operators import Pad, is_a
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
 
@@ -67,7 +67,7 @@ def _slots(node: ir.Node) -> tuple[int, ...]:
     known = facts(node)
     if not (known.selects or known.adds or moves_values(node)):
         return ()
-    extra = (_PAD_VALUE,) if node.op_type == Pad.name else ()
+    extra = (_PAD_VALUE,) if is_a(node, Pad) else ()
     return (*data_slots(node), *extra)
 
 

@@ -7,6 +7,17 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import input_value
 from intact.ops import RECURRENT, functions, operators
+from intact.ops.operators import (
+    LRN,
+    CumSum,
+    DepthToSpace,
+    InstanceNormalization,
+    Pow,
+    ReduceL1,
+    ReduceL2,
+    ReduceProd,
+    Resize,
+)
 from intact.program.float_operations import (
     BatchNormalization,
     CumulativeSum,
@@ -27,9 +38,9 @@ from intact.program.operations import Function, Operation, Pad, PadMode, Reduce,
 from intact.program.program import Tensor
 
 _REDUCTIONS = {
-    "ReduceL1": Reduction.L1,
-    "ReduceL2": Reduction.L2,
-    "ReduceProd": Reduction.PRODUCT,
+    ReduceL1.name: Reduction.L1,
+    ReduceL2.name: Reduction.L2,
+    ReduceProd.name: Reduction.PRODUCT,
 }
 _POWERS: dict[float, Operation] = {
     2.0: Function(functions.square),
@@ -53,13 +64,13 @@ def _emit(
     builder.set_result(value, result)
 
 
-@FLOAT_LOWERINGS.register("Identity", any_rank=True)
+@FLOAT_LOWERINGS.register(operators.Identity, any_rank=True)
 def _identity(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Identity."""
     _emit(builder, chain[0], Identity(), builder.read(chain[0], 0))
 
 
-@FLOAT_LOWERINGS.register("Pow", any_rank=True)
+@FLOAT_LOWERINGS.register(Pow, any_rank=True)
 def _power(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Pow, where it is a square or a root."""
     exponent = constant_input(chain[0], 1)
@@ -81,7 +92,7 @@ def _reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, node, Reduce(_REDUCTIONS[node.op_type], axes, keeps), data)
 
 
-@FLOAT_LOWERINGS.register("Pad")
+@FLOAT_LOWERINGS.register(operators.Pad)
 def _pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Pad."""
     node = chain[0]
@@ -93,7 +104,7 @@ def _pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, node, Pad(pads, PadMode(options.mode), moves.pad_value(node)), data)
 
 
-@FLOAT_LOWERINGS.register("Flatten")
+@FLOAT_LOWERINGS.register(operators.Flatten)
 def _flatten(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Flatten behind the batch."""
     data = builder.read(chain[0], 0)
@@ -103,13 +114,13 @@ def _flatten(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, chain[0], Flatten(), data)
 
 
-@FLOAT_LOWERINGS.register("Resize")
+@FLOAT_LOWERINGS.register(Resize)
 def _resize(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Resize, also by factors that are those of its lengths up to rounding."""
     moves.add_resize(builder, chain, approximate=True)
 
 
-@FLOAT_LOWERINGS.register("DepthToSpace")
+@FLOAT_LOWERINGS.register(DepthToSpace)
 def _depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower DepthToSpace of either mode."""
     node = chain[0]
@@ -122,7 +133,7 @@ def _depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None
     _emit(builder, node, PixelShuffle(options.blocksize), builder.read(node, 0))
 
 
-@FLOAT_LOWERINGS.register("BatchNormalization", any_rank=True)
+@FLOAT_LOWERINGS.register(operators.BatchNormalization, any_rank=True)
 def _batch_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower a BatchNormalization that was not folded into a product."""
     inputs = [builder.read(chain[0], slot) for slot in range(5)]
@@ -130,7 +141,7 @@ def _batch_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) ->
     _emit(builder, chain[0], BatchNormalization(epsilon), *inputs)
 
 
-@FLOAT_LOWERINGS.register("GroupNormalization", "InstanceNormalization")
+@FLOAT_LOWERINGS.register(operators.GroupNormalization, InstanceNormalization)
 def _group_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower GroupNormalization; in InstanceNormalization each channel is a group."""
     node = chain[0]
@@ -144,7 +155,7 @@ def _group_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) ->
     _emit(builder, node, GroupNormalization(groups, epsilon), *inputs)
 
 
-@FLOAT_LOWERINGS.register("LRN")
+@FLOAT_LOWERINGS.register(LRN)
 def _local_response(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower LRN."""
     options = operators.LRN.of(chain[0])
@@ -152,7 +163,7 @@ def _local_response(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None
     _emit(builder, chain[0], operation, builder.read(chain[0], 0))
 
 
-@FLOAT_LOWERINGS.register("CumSum")
+@FLOAT_LOWERINGS.register(CumSum)
 def _cumulative_sum(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower CumSum from the first place on."""
     node, axis = chain[0], constant_input(chain[0], 1)
@@ -163,7 +174,7 @@ def _cumulative_sum(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None
     _emit(builder, node, CumulativeSum(int(axis.reshape(())) % len(data.shape)), data)
 
 
-@FLOAT_LOWERINGS.register("LayerNormalization", any_rank=True)
+@FLOAT_LOWERINGS.register(operators.LayerNormalization, any_rank=True)
 def _layer_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower LayerNormalization."""
     node = chain[0]

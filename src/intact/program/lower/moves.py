@@ -10,6 +10,7 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import input_value, is_constant
 from intact.ops import operators
+from intact.ops.operators import Dropout, Flatten, Identity, Squeeze, Unsqueeze, is_a
 from intact.program.forms import has_blocks, shape_of
 from intact.program.lower.attributes import axis_of, constant_input, integers
 from intact.program.lower.builder import ProgramBuilder
@@ -35,7 +36,7 @@ from intact.program.operations import (
 from intact.program.program import Shape, Tensor
 
 
-@LOWERINGS.register("Identity", "Dropout", any_rank=True)
+@LOWERINGS.register(Identity, Dropout, any_rank=True)
 def identity(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Identity and Dropout: nothing, or a requantization."""
     node = chain[0]
@@ -44,7 +45,7 @@ def identity(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     builder.set_result(node.outputs[0], builder.read(node, 0))
 
 
-@LOWERINGS.register("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+@LOWERINGS.register(operators.Reshape, Flatten, Squeeze, Unsqueeze)
 def reshape(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Reshape, Flatten, Squeeze and Unsqueeze."""
     value = chain[0].outputs[0]
@@ -55,7 +56,7 @@ def reshape(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, operation, (builder.read(chain[0], 0),))
 
 
-@LOWERINGS.register("Transpose")
+@LOWERINGS.register(operators.Transpose)
 def transpose(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Transpose."""
     data = builder.read(chain[0], 0)
@@ -63,7 +64,7 @@ def transpose(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, Transpose(order), (data,))
 
 
-@LOWERINGS.register("Concat")
+@LOWERINGS.register(operators.Concat)
 def concat(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Concat; operands of another encoding than the result are requantized first."""
     node = chain[0]
@@ -78,7 +79,7 @@ def concat(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, Concat(axis_of(node, rank)), operands)
 
 
-@LOWERINGS.register("Pad")
+@LOWERINGS.register(operators.Pad)
 def pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Pad with a number, or with elements of the data."""
     node = chain[0]
@@ -154,7 +155,7 @@ def pads_of(node: ir.Node, rank: int) -> Pads:
     return tuple(pads)
 
 
-@LOWERINGS.register("Slice")
+@LOWERINGS.register(operators.Slice)
 def slicing(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Slice with constant limits."""
     node = chain[0]
@@ -188,7 +189,7 @@ def _limits(
     return start, None if end >= far else end, step
 
 
-@LOWERINGS.register("Split")
+@LOWERINGS.register(operators.Split)
 def split(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Split into parts of constant sizes."""
     node = chain[0]
@@ -201,7 +202,7 @@ def split(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, Split(axis, parts), (data,))
 
 
-@LOWERINGS.register("Gather")
+@LOWERINGS.register(operators.Gather)
 def gather(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Gather: a selection where the indices are constant, else a look-up."""
     node = chain[0]
@@ -228,7 +229,7 @@ def gather(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, Gather(axis, indices), (data,))
 
 
-@LOWERINGS.register("Tile")
+@LOWERINGS.register(operators.Tile)
 def tile(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Tile with constant repeats."""
     repeats = integers(chain[0], "repeats", 1)
@@ -237,7 +238,7 @@ def tile(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, Tile(repeats), (builder.read(chain[0], 0),))
 
 
-@LOWERINGS.register("Expand")
+@LOWERINGS.register(operators.Expand)
 def expand(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Expand to a constant shape."""
     wanted = constant_input(chain[0], 1)
@@ -251,7 +252,7 @@ def expand(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, operation, (data,))
 
 
-@LOWERINGS.register("DepthToSpace", "SpaceToDepth")
+@LOWERINGS.register(operators.DepthToSpace, operators.SpaceToDepth)
 def depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """DepthToSpace of either mode, and SpaceToDepth."""
     node = chain[0]
@@ -259,7 +260,7 @@ def depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     block = options.blocksize
     operation: Operation = SpaceToDepth(block)
     data = builder.read(node, 0)
-    if node.op_type == "DepthToSpace":
+    if is_a(node, operators.DepthToSpace):
         operation = DepthToSpace(block)
         if options.mode != "DCR":
             data = _channel_last(builder, chain, data, block)
@@ -300,7 +301,7 @@ _TOLERANCE = 1e-3
 """Elements by which a length may differ from its factor times the length before."""
 
 
-@LOWERINGS.register("Resize")
+@LOWERINGS.register(operators.Resize)
 def resize(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Resize of the spatial axes to a known size, nearest or linear."""
     add_resize(builder, chain)

@@ -9,6 +9,7 @@ from intact.errors import Unsupported
 from intact.graph.ops import function_options
 from intact.ops import functions, operators
 from intact.ops.functions import FUNCTIONS
+from intact.ops.operators import Add, Div, LayerNormalization, LogSoftmax, Max, Min, Mul, Sub, is_a
 from intact.program.lower.attributes import axis_of, bounds_of, clamp_twice
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
@@ -27,12 +28,12 @@ from intact.program.program import Tensor
 from intact.targets import Float
 
 _BINARIES = {
-    "Add": Binary.ADD,
-    "Sub": Binary.SUB,
-    "Mul": Binary.MUL,
-    "Div": Binary.DIV,
-    "Min": Binary.MINIMUM,
-    "Max": Binary.MAXIMUM,
+    Add.name: Binary.ADD,
+    Sub.name: Binary.SUB,
+    Mul.name: Binary.MUL,
+    Div.name: Binary.DIV,
+    Min.name: Binary.MINIMUM,
+    Max.name: Binary.MAXIMUM,
 }
 
 _SELECTING = {Binary.MINIMUM, Binary.MAXIMUM}
@@ -72,7 +73,7 @@ def binary(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 
 def _squares(chain: tuple[ir.Node, ...]) -> bool:
     """Tell whether a difference is multiplied by itself."""
-    if len(chain) < 2 or chain[1].op_type != "Mul":
+    if len(chain) < 2 or not is_a(chain[1], Mul):
         return False
     return all(value is chain[0].outputs[0] for value in chain[1].inputs)
 
@@ -82,7 +83,7 @@ def function(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """A function of one operand."""
     node = chain[0]
     kind, rest = FUNCTIONS[node.op_type], 1
-    if kind is functions.sqrt and len(chain) > 1 and chain[1].op_type == "Reciprocal":
+    if kind is functions.sqrt and len(chain) > 1 and is_a(chain[1], functions.reciprocal):
         kind, rest = functions.rsqrt, 2
     operation = Function(kind, function_options(node), fused_bounds(chain, rest))
     finish(builder, chain, operation, (builder.read(node, 0),))
@@ -104,7 +105,7 @@ def clamp(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, Function(functions.clamp, bounds=bounds), (data,))
 
 
-@LOWERINGS.register("PRelu", any_rank=True)
+@LOWERINGS.register(operators.PRelu, any_rank=True)
 def prelu(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """PRelu with a constant slope."""
     if len(chain) > 1:
@@ -115,7 +116,7 @@ def prelu(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, PRelu(), (data, slope))
 
 
-@LOWERINGS.register("Softmax", "LogSoftmax")
+@LOWERINGS.register(operators.Softmax, LogSoftmax)
 def softmax(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Softmax and LogSoftmax."""
     node = chain[0]
@@ -128,10 +129,10 @@ def softmax(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     axis = axis_of(node, rank, 1 if legacy else None)
     if legacy and any(length != 1 for length in data.shape[axis + 1 :]):
         raise Unsupported("its axis means a flattened matrix in this opset")
-    finish(builder, chain, Softmax(axis, log=node.op_type == "LogSoftmax"), (data,))
+    finish(builder, chain, Softmax(axis, log=is_a(node, LogSoftmax)), (data,))
 
 
-@LOWERINGS.register("LayerNormalization")
+@LOWERINGS.register(LayerNormalization)
 def layer_norm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """``(x - mean) * rsqrt(variance + epsilon) * scale + bias``.
 

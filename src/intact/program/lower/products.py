@@ -10,6 +10,7 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import constant_array, input_value, is_constant
 from intact.ops import operators
+from intact.ops.operators import Add, Conv, ConvTranspose, Gemm, MatMul, is_a
 from intact.plan.dynamic import dynamic_quantizer, is_dynamic
 from intact.program.forms import has_blocks, permute, reshape_constant, shape_of
 from intact.program.lower.attributes import constant_input, window_pads
@@ -29,7 +30,7 @@ _SAME_SCALE = 1e-5
 """Largest relative difference at which a bias counts as one in units of the accumulator."""
 
 
-@LOWERINGS.register("Conv")
+@LOWERINGS.register(Conv)
 def convolution(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Conv."""
     node = chain[0]
@@ -50,7 +51,7 @@ def convolution(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 
 def _added_slot(chain: tuple[ir.Node, ...]) -> int | None:
     """Return which input of an Add right behind a node is not the node's; None without an Add."""
-    if len(chain) < 2 or chain[1].op_type != "Add":
+    if len(chain) < 2 or not is_a(chain[1], Add):
         return None
     return 1 if chain[1].inputs[0] is chain[0].outputs[0] else 0
 
@@ -75,7 +76,7 @@ def _residual(builder: ProgramBuilder, chain: tuple[ir.Node, ...], slot: int) ->
     return builder.channels_last(residual)
 
 
-@LOWERINGS.register("ConvTranspose")
+@LOWERINGS.register(ConvTranspose)
 def transposed_convolution(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """ConvTranspose."""
     node = chain[0]
@@ -93,7 +94,7 @@ def transposed_convolution(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) 
     finish(builder, chain, operation, inputs, channels_last=True)
 
 
-@LOWERINGS.register("Gemm")
+@LOWERINGS.register(Gemm)
 def gemm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Gemm with a constant weight on its right."""
     node = chain[0]
@@ -115,7 +116,7 @@ def gemm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, FullyConnected(bounds), (data, weight, bias))
 
 
-@LOWERINGS.register("MatMul")
+@LOWERINGS.register(MatMul)
 def matmul(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """MatMul: with a constant matrix on the right a dense layer, else a product of activations."""
     node = chain[0]

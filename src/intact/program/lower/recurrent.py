@@ -18,7 +18,7 @@ from intact.errors import Unsupported
 from intact.graph import constant_array, input_value
 from intact.ops import RECURRENT, functions
 from intact.ops.functions import Unary
-from intact.ops.operators import GRU, LSTM
+from intact.ops.operators import GRU, LSTM, RNN, ConstantOfShape, Expand, Relu, Tile, is_a
 from intact.program.forms import dequantize_constant
 from intact.program.lower.attributes import constant_input
 from intact.program.lower.builder import ProgramBuilder
@@ -44,11 +44,19 @@ _MOST_STEPS = 1024
 _WEIGHT, _RECURRENT, _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES = range(1, 8)
 """Input slots of the operators (https://onnx.ai/onnx/operators/onnx__LSTM.html)."""
 
-_GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
-_ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
+_GATES = {GRU.name: 3, LSTM.name: 4, RNN.name: 1}
+_ACTIVATIONS = {
+    GRU.name: (functions.sigmoid.name, functions.tanh.name),
+    LSTM.name: (functions.sigmoid.name, functions.tanh.name, functions.tanh.name),
+    RNN.name: (functions.tanh.name,),
+}
 """By default, for one direction."""
 
-_OF_RNN = {"Relu": functions.clamp, "Sigmoid": functions.sigmoid, "Tanh": functions.tanh}
+_OF_RNN = {
+    Relu.name: functions.clamp,
+    functions.sigmoid.name: functions.sigmoid,
+    functions.tanh.name: functions.tanh,
+}
 
 _State: TypeAlias = tuple[Tensor | None, Tensor | None]
 """Hidden and cell state ``[1, N, H]``; None for zeros, and where there is no cell state."""
@@ -292,7 +300,7 @@ def _rnn(layer: _Unrolled, direction: int) -> tuple[_Advance, Array]:
     return advance, layer.biases(direction).sum(axis=0)
 
 
-_CELLS = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
+_CELLS = {GRU.name: _gru, LSTM.name: _lstm, RNN.name: _rnn}
 
 
 def check_alone(node: ir.Node) -> None:
@@ -309,7 +317,7 @@ def check_alone(node: ir.Node) -> None:
     given = _activations(node, 1)
     if given != list(_ACTIVATIONS[node.op_type]) * (len(given) // len(_ACTIVATIONS[node.op_type])):
         raise Unsupported(f"its activations are {', '.join(given)}")
-    if node.op_type == "GRU" and not node.attributes.get_int("linear_before_reset", 0):
+    if is_a(node, GRU) and not node.attributes.get_int("linear_before_reset", 0):
         raise Unsupported("it resets its state before the product")
     if not all(_is_zero(input_value(node, slot)) for slot in (_HIDDEN, _CELL)):
         raise Unsupported("its first state is given")
@@ -321,9 +329,9 @@ def _is_zero(value: ir.Value | None) -> bool:
     if value is None or array is not None:
         return array is None or not np.any(array)
     maker = value.producer()
-    if maker is None or maker.domain or maker.op_type not in ("ConstantOfShape", "Expand", "Tile"):
+    if not is_a(maker, ConstantOfShape, Expand, Tile):
         return False
-    if maker.op_type == "ConstantOfShape":
+    if is_a(maker, ConstantOfShape):
         number = maker.attributes.get_tensor("value", None)
         return number is None or not np.any(number.numpy())
     return constant_array(maker.inputs[0]) is not None and _is_zero(maker.inputs[0])
@@ -349,9 +357,7 @@ def _check(node: ir.Node, steps: int) -> None:
     given = _activations(node, 1)
     usual = _ACTIVATIONS[node.op_type]
     is_known = all(name in _OF_RNN for name in given)
-    if not is_known or (
-        node.op_type != "RNN" and given != list(usual) * (len(given) // len(usual))
-    ):
+    if not is_known or (not is_a(node, RNN) and given != list(usual) * (len(given) // len(usual))):
         raise Unsupported(f"its activations are {', '.join(given)}")
 
 

@@ -16,6 +16,18 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.ops import operators
+from intact.ops.operators import (
+    ArgMax,
+    ArgMin,
+    AveragePool,
+    GlobalAveragePool,
+    GlobalMaxPool,
+    MaxPool,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceSum,
+)
 from intact.program.lower.attributes import axis_of, constant_input, integers, window_pads
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, finish_move, fused_bounds
@@ -23,14 +35,14 @@ from intact.program.operations import ArgReduce, Pads, Pool, PoolKind, Reduce, R
 from intact.program.program import Shape
 
 _REDUCTIONS = {
-    "ReduceMean": Reduction.MEAN,
-    "ReduceSum": Reduction.SUM,
-    "ReduceMax": Reduction.MAX,
-    "ReduceMin": Reduction.MIN,
+    ReduceMean.name: Reduction.MEAN,
+    ReduceSum.name: Reduction.SUM,
+    ReduceMax.name: Reduction.MAX,
+    ReduceMin.name: Reduction.MIN,
 }
 
 
-@LOWERINGS.register("AveragePool")
+@LOWERINGS.register(AveragePool)
 def average_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """AveragePool, with padding counted or not; a Relu or Clip behind it is fused."""
     node = chain[0]
@@ -46,7 +58,7 @@ def average_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
 
 
-@LOWERINGS.register("MaxPool")
+@LOWERINGS.register(MaxPool)
 def max_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """MaxPool without indices."""
     node = chain[0]
@@ -82,7 +94,7 @@ def axes_of(node: ir.Node, rank: int) -> tuple[int, ...]:
     return tuple(sorted(axis % rank for axis in axes))
 
 
-_ARG_REDUCTIONS = {"ArgMax": Reduction.MAX, "ArgMin": Reduction.MIN}
+_ARG_REDUCTIONS = {ArgMax.name: Reduction.MAX, ArgMin.name: Reduction.MIN}
 
 
 @LOWERINGS.register(*_ARG_REDUCTIONS)
@@ -97,7 +109,7 @@ def arg_reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, operation, (data,))
 
 
-@LOWERINGS.register("TopK")
+@LOWERINGS.register(operators.TopK)
 def top_k(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """TopK of a constant number of elements."""
     node = chain[0]
@@ -111,7 +123,7 @@ def top_k(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, operation, (data,))
 
 
-_GLOBAL_POOLS = {"GlobalAveragePool": Reduction.MEAN, "GlobalMaxPool": Reduction.MAX}
+_GLOBAL_POOLS = {GlobalAveragePool.name: Reduction.MEAN, GlobalMaxPool.name: Reduction.MAX}
 
 
 @LOWERINGS.register(*_GLOBAL_POOLS)

@@ -21,7 +21,7 @@ from intact.graph import (
     op_spec,
 )
 from intact.ops.declaration import Window
-from intact.ops.operators import Gemm
+from intact.ops.operators import Conv, ConvTranspose, DeformConv, Gemm, is_a
 from intact.plan import QuantizedGraph, TensorEnd, quantizes
 from intact.plan.inference import declared_signatures, factor_slots, infer_signature
 from intact.plan.points import is_joined
@@ -45,11 +45,11 @@ def products(node: ir.Node, shapes: Shapes) -> int:
     """
     # Each input element is multiplied by the whole kernel of its channel; counted at the output, a
     # stride would be paid for several times.
-    if node.op_type == "ConvTranspose":
+    if is_a(node, ConvTranspose):
         kernel = shapes.of(node.inputs[1])
         return math.prod(shapes.of(node.inputs[0])) * math.prod(kernel[1:])
     outputs = math.prod(shapes.of(node.outputs[0]))
-    if node.op_type in {"Conv", "DeformConv"}:
+    if is_a(node, Conv, DeformConv):
         return outputs * math.prod(shapes.of(node.inputs[1])[1:])
     first = shapes.of(node.inputs[0])
     # Other products have no such attribute and read the default.

@@ -24,6 +24,7 @@ from intact.formats.onnx_qdq.reader.parameters import (
 from intact.graph import constant_array, input_value, is_constant
 from intact.numerics.affine import dequantize
 from intact.numerics.packing import unpack_bits
+from intact.ops.operators import Cast, Identity, Reshape, is_a
 from intact.plan.stored_weights import STORED
 
 WIDTHS = (2, 4, 8)
@@ -266,12 +267,12 @@ def constant_through(value: ir.Value | None) -> npt.NDArray[Any] | None:
     source = None if node is None or node.domain != "" else constant_through(input_value(node, 0))
     if node is None or source is None:
         return None
-    if node.op_type == "Reshape":
+    if is_a(node, Reshape):
         shape = constant_array(input_value(node, 1))
         return None if shape is None else _reshape(node, source, [int(n) for n in shape])
-    if node.op_type == "Cast":
+    if is_a(node, Cast):
         return source.astype(ir.DataType(integer_attribute(node, "to", 1)).numpy())
-    return source if node.op_type == "Identity" else None
+    return source if is_a(node, Identity) else None
 
 
 def _reshape(node: ir.Node, source: npt.NDArray[Any], shape: list[int]) -> npt.NDArray[Any]:

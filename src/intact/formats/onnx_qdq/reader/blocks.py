@@ -33,7 +33,7 @@ from intact.graph import input_value
 from intact.graph.passes.replace import replace_value
 from intact.numerics.affine import dequantize
 from intact.ops import DENSE, IN_BLOCKS
-from intact.ops.operators import Named, type_of
+from intact.ops.operators import Add, Gather, MatMul, Named, Transpose, is_a, type_of
 from intact.plan import Note, NoteKind, TensorEnd
 from intact.targets import Target
 from intact.targets.blockwise import able_in_blocks
@@ -149,9 +149,9 @@ class _Lift:
         constant = self._constant(node, weight, 1)
         bias = input_value(node, 5)
         result, data = node.outputs[0], node.inputs[0]
-        self._become(node, "MatMul", [data, constant])
+        self._become(node, MatMul, [data, constant])
         if bias is not None:
-            product = ir.Node("", "Add", [None, bias], num_outputs=1)
+            product = ir.Node("", Add.name, [None, bias], num_outputs=1)
             product.name = self._edits.names.fresh(f"{node.name}_bias")
             self._graph.insert_after(node, product)
             replace_value(result, product.outputs[0])
@@ -180,7 +180,7 @@ class _Lift:
         else:
             weight = plain(node, data, 1, size, scales=2, zero_points=3)
         constant = self._constant(node, weight, 0)
-        self._become(node, "Gather", [constant, node.inputs[1]])
+        self._become(node, Gather, [constant, node.inputs[1]])
         self._note(node, 0, weight)
 
     def dequantized(self, node: ir.Node) -> None:
@@ -197,14 +197,14 @@ class _Lift:
             for use in tuple(result.uses()):
                 reader, slot = use.node, use.idx
                 if is_turned is None or (reader.op_type, slot) not in _READERS:
-                    if is_turned is False and reader.op_type == "Transpose":
+                    if is_turned is False and is_a(reader, Transpose):
                         continue
                     raise unreadable(
                         reader,
                         f"it reads the weight in blocks of {node.name!r}",
                         "blocks are read of MatMul, Gemm and Gather: quantize this one otherwise",
                     )
-                if own.parameters.grain.axis == 0 and reader.op_type == "MatMul" and not is_turned:
+                if own.parameters.grain.axis == 0 and is_a(reader, MatMul) and not is_turned:
                     self._fused.append(str(reader.name))
                 reader.replace_input_with(slot, self._constant(reader, own, slot))
                 self._note(reader, slot, own)
@@ -248,7 +248,7 @@ def _results(node: ir.Node) -> Iterator[tuple[ir.Value, bool | None]]:
     """Yield what a DequantizeLinear gives, and its transposes; None for other orders of axes."""
     for use in node.outputs[0].uses():
         reader = use.node
-        if reader.op_type == "Transpose" and reader.domain == "":
+        if is_a(reader, Transpose):
             order = reader.attributes.get_ints("perm") or (1, 0)
             yield reader.outputs[0], True if list(order) == [1, 0] else None
     yield node.outputs[0], False

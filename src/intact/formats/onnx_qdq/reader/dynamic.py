@@ -18,11 +18,19 @@ from intact.formats.onnx_qdq.reader.parameters import unreadable
 from intact.graph import constant_array, input_value
 from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant, replace_value
+from intact.ops.operators import (
+    Cast,
+    DequantizeLinear,
+    DynamicQuantizeLinear,
+    MatMul,
+    MatMulInteger,
+    Mul,
+)
 from intact.plan import Decision, QuantizedGraph, TensorEnd
 from intact.plan.schemes import quantized_running
 
-_PRODUCT = "MatMulInteger"
-_QUANTIZER = "DynamicQuantizeLinear"
+_PRODUCT = MatMulInteger.name
+_QUANTIZER = DynamicQuantizeLinear.name
 _REMEDY = "quantize the float model"
 
 
@@ -85,12 +93,12 @@ class _Layer:
         data, weight = input_value(product, 0), input_value(product, 1)
         if data is None or constant_array(weight) is None:
             raise unreadable(product, "its right factor is no constant", _REMEDY)
-        scaled = _reader(_reader(product, "Cast"), "Mul")
+        scaled = _reader(_reader(product, Cast.name), Mul.name)
         if scaled is None:
             raise unreadable(product, "no Cast and Mul by its scales follow it", _REMEDY)
         other = next((v for v in scaled.inputs if v is not None and not _is_cast(v)), None)
         both = None if other is None else other.producer()
-        if both is None or not _is(both, "Mul"):
+        if both is None or not _is(both, Mul.name):
             raise unreadable(product, "its scales are no product of two", _REMEDY)
         left, right = both.inputs
         maker = data.producer()
@@ -130,7 +138,7 @@ class _Layer:
         if weight is None or source is None:
             raise unreadable(self.product, "it lacks a factor", _REMEDY)
         factor = self._dequantized(edits, weight, self.weight_scale, input_value(self.product, 3))
-        node = ir.Node("", "MatMul", [source, factor], num_outputs=1)
+        node = ir.Node("", MatMul.name, [source, factor], num_outputs=1)
         node.name = self.name
         result = node.outputs[0]
         result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), self.result.shape
@@ -158,7 +166,9 @@ class _Layer:
         if len(inputs) == 3 and inputs[1].shape != inputs[2].shape:
             raise unreadable(self.product, "a scale and its zero point differ in shape", _REMEDY)
         last = 0 if codes.shape is None else len(codes.shape) - 1
-        node = ir.Node("", "DequantizeLinear", inputs, [ir.AttrInt64("axis", last)], num_outputs=1)
+        node = ir.Node(
+            "", DequantizeLinear.name, inputs, [ir.AttrInt64("axis", last)], num_outputs=1
+        )
         node.name = node.outputs[0].name = edits.names.fresh(f"{codes.name}_dequantized")
         node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
         node.outputs[0].shape = codes.shape
@@ -167,8 +177,8 @@ class _Layer:
 
 
 def _behind(product: ir.Node) -> list[ir.Node]:
-    cast = _reader(product, "Cast")
-    scaled = _reader(cast, "Mul")
+    cast = _reader(product, Cast.name)
+    scaled = _reader(cast, Mul.name)
     return [node for node in (cast, scaled) if node is not None]
 
 
@@ -178,7 +188,7 @@ def _is(node: ir.Node, op_type: str) -> bool:
 
 def _is_cast(value: ir.Value) -> bool:
     maker = value.producer()
-    return maker is not None and _is(maker, "Cast")
+    return maker is not None and _is(maker, Cast.name)
 
 
 def _reader(node: ir.Node | None, op_type: str) -> ir.Node | None:

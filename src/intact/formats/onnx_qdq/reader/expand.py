@@ -20,7 +20,28 @@ from intact.formats.onnx_qdq.reader.parameters import (
 from intact.graph import constant_array, input_value, moves_values
 from intact.graph.names import value_names
 from intact.graph.passes.replace import add_constant
-from intact.ops.operators import Named, type_of
+from intact.ops import functions
+from intact.ops.operators import (
+    Add,
+    AveragePool,
+    Concat,
+    Conv,
+    ConvInteger,
+    DequantizeLinear,
+    DynamicQuantizeLinear,
+    Gemm,
+    GlobalAveragePool,
+    MatMul,
+    MatMulInteger,
+    Mul,
+    Named,
+    QLinearConv,
+    QLinearMatMul,
+    QuantizeLinear,
+    Softmax,
+    is_a,
+    type_of,
+)
 
 
 @dataclass(frozen=True)
@@ -53,19 +74,19 @@ _MS = "com.microsoft"
 
 QOPERATORS: Mapping[tuple[str, str], QOperator] = MappingProxyType(
     {
-        ("", "QLinearConv"): QOperator("Conv", _TWO, (6, 7), bias=8),
-        ("", "QLinearMatMul"): QOperator("MatMul", _TWO, (6, 7)),
-        (_MS, "QLinearConv"): QOperator("Conv", _TWO, (6, 7), bias=8, dropped=_NCHW),
-        (_MS, "QGemm"): QOperator("Gemm", _TWO, (7, 8), bias=6),
-        (_MS, "QLinearAdd"): QOperator("Add", _TWO, (6, 7)),
-        (_MS, "QLinearMul"): QOperator("Mul", _TWO, (6, 7)),
-        (_MS, "QLinearSigmoid"): QOperator("Sigmoid", _ONE, (3, 4)),
-        (_MS, "QLinearLeakyRelu"): QOperator("LeakyRelu", _ONE, (3, 4)),
-        (_MS, "QLinearSoftmax"): QOperator("Softmax", _ONE, (3, 4), dropped={"opset": None}),
-        (_MS, "QLinearConcat"): QOperator("Concat", ((2, 3, 4),), (0, 1), variadic=True),
-        (_MS, "QLinearAveragePool"): QOperator("AveragePool", _ONE, (3, 4), dropped=_NCHW),
+        ("", QLinearConv.name): QOperator(Conv.name, _TWO, (6, 7), bias=8),
+        ("", QLinearMatMul.name): QOperator(MatMul.name, _TWO, (6, 7)),
+        (_MS, QLinearConv.name): QOperator(Conv.name, _TWO, (6, 7), bias=8, dropped=_NCHW),
+        (_MS, "QGemm"): QOperator(Gemm.name, _TWO, (7, 8), bias=6),
+        (_MS, "QLinearAdd"): QOperator(Add.name, _TWO, (6, 7)),
+        (_MS, "QLinearMul"): QOperator(Mul.name, _TWO, (6, 7)),
+        (_MS, "QLinearSigmoid"): QOperator(functions.sigmoid.name, _ONE, (3, 4)),
+        (_MS, "QLinearLeakyRelu"): QOperator(functions.leaky_relu.name, _ONE, (3, 4)),
+        (_MS, "QLinearSoftmax"): QOperator(Softmax.name, _ONE, (3, 4), dropped={"opset": None}),
+        (_MS, "QLinearConcat"): QOperator(Concat.name, ((2, 3, 4),), (0, 1), variadic=True),
+        (_MS, "QLinearAveragePool"): QOperator(AveragePool.name, _ONE, (3, 4), dropped=_NCHW),
         (_MS, "QLinearGlobalAveragePool"): QOperator(
-            "GlobalAveragePool", _ONE, (3, 4), dropped=_NCHW
+            GlobalAveragePool.name, _ONE, (3, 4), dropped=_NCHW
         ),
     }
 )
@@ -73,11 +94,11 @@ QOPERATORS: Mapping[tuple[str, str], QOperator] = MappingProxyType(
 
 DYNAMIC = frozenset(
     {
-        "DynamicQuantizeLinear",
+        DynamicQuantizeLinear.name,
         "DynamicQuantizeLSTM",
         "DynamicQuantizeMatMul",
-        "ConvInteger",
-        "MatMulInteger",
+        ConvInteger.name,
+        MatMulInteger.name,
         "MatMulIntegerToFloat",
     }
 )
@@ -133,7 +154,7 @@ class _Expansion:
         if row.bias is not None and input_value(self._node, row.bias) is not None:
             inputs.append(self._bias(row, row.bias))
         attributes = [a for a in self._node.attributes.values() if a.name not in row.dropped]
-        if row.op_type == "Softmax":
+        if row.op_type == Softmax.name:
             attributes = [ir.AttrInt64("axis", integer_attribute(self._node, "axis", -1))]
         scale, zero_point = (input_value(self._node, slot) for slot in row.output)
         self._replace(row.op_type, inputs, attributes, scale, zero_point)
@@ -149,7 +170,7 @@ class _Expansion:
             return
         makers = [maker for _, maker in readings if maker is not None]
         first = makers[0]
-        joins = self._node.op_type == "Concat" and len(readings) == len(self._node.inputs)
+        joins = is_a(self._node, Concat) and len(readings) == len(self._node.inputs)
         moved = moves_values(self._node) and [slot for slot, _ in readings] == [0]
         alike = all(read_parameters(m).equals(read_parameters(first)) for m in makers)
         if self._node.domain != "" or not alike or not (moved or joins):
@@ -172,7 +193,7 @@ class _Expansion:
             if harmless is not None and integer_attribute(self._node, name, harmless) != harmless:
                 raise unreadable(self._node, f"its attribute {name} is not {harmless}")
         written = integer_attribute(self._node, "opset", _OPSET_OF_FREE_SOFTMAX)
-        if row.op_type != "Softmax":
+        if row.op_type != Softmax.name:
             return
         axis = integer_attribute(self._node, "axis", -1)
         value = self._input(0)
@@ -194,7 +215,7 @@ class _Expansion:
     ) -> ir.Value:
         axis = self._weight_axis() if operand == 1 else None
         return self._add(
-            "DequantizeLinear",
+            DequantizeLinear,
             [codes, scale, zero_point],
             [] if axis is None else [ir.AttrInt64("axis", axis)],
             ir.DataType.FLOAT,
@@ -204,9 +225,9 @@ class _Expansion:
     def _weight_axis(self) -> int | None:
         """Return the axis along which the second operand may have scales of its own."""
         match self._node.op_type:
-            case "QLinearConv":
+            case QLinearConv.name:
                 return 0
-            case "QLinearMatMul":
+            case QLinearMatMul.name:
                 return -1
             case "QGemm":
                 return 0 if integer_attribute(self._node, "transB", 0) else 1
@@ -230,7 +251,7 @@ class _Expansion:
         name = value_names(self._graph).fresh(f"{codes.name}_scale")
         scale = add_constant(self._graph, product.reshape(-1 if product.size > 1 else ()), name)
         axis = [] if codes.shape is None else [ir.AttrInt64("axis", len(codes.shape) - 1)]
-        return self._add("DequantizeLinear", [codes, scale], axis, ir.DataType.FLOAT, codes.shape)
+        return self._add(DequantizeLinear, [codes, scale], axis, ir.DataType.FLOAT, codes.shape)
 
     def _replace(
         self,
@@ -269,7 +290,7 @@ class _Expansion:
             new.name = name
             return
         inputs = [new, scale, zero_point]
-        codes = self._add("QuantizeLinear", inputs, [], _type_of(zero_point), old.shape)
+        codes = self._add(QuantizeLinear, inputs, [], _type_of(zero_point), old.shape)
         old.replace_all_uses_with(codes, replace_graph_outputs=True)
         codes.name = name if is_port else value_names(self._graph).fresh(f"{stem}_quantized")
         new.name = value_names(self._graph).fresh(stem)

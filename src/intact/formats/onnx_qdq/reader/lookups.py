@@ -29,7 +29,7 @@ from intact.formats.onnx_qdq.reader.parameters import (
 from intact.graph import constant_array, input_value, is_constant, moves_values
 from intact.graph.names import value_names
 from intact.graph.passes.replace import add_constant, replace_value
-from intact.ops.operators import Named, type_of
+from intact.ops.operators import DequantizeLinear, Gather, Named, QuantizeLinear, type_of
 
 _CODES = (ir.DataType.INT8, ir.DataType.UINT8)
 
@@ -58,7 +58,7 @@ def lift_lookups(model: ir.Model) -> None:
 def _looks_codes_up(node: ir.Node) -> bool:
     table = input_value(node, 0)
     return (
-        (node.domain, node.op_type) == ("", "Gather")
+        (node.domain, node.op_type) == ("", Gather.name)
         and is_constant(table)
         and len(node.outputs) == 1
         and table is not None
@@ -130,7 +130,7 @@ class _Lookup:
             zero_point = self._constant("zero_point", np.zeros((), kind))
         numbers = self._gather_numbers([scale, zero_point], [])
         codes = self._node.outputs[0]
-        again = self._insert("QuantizeLinear", [numbers, scale, zero_point], [], codes)
+        again = self._insert(QuantizeLinear, [numbers, scale, zero_point], [], codes)
         codes.type = codes.type or ir.TensorType(self._table.dtype or ir.DataType.UINT8)
         replace_value(codes, again)
         self._graph.remove(self._node, safe=True)
@@ -181,7 +181,7 @@ class _Lookup:
         if axis != self._axis:
             return value if is_constant(value) else None
         maker = value.producer()
-        if maker is None or (maker.domain, maker.op_type) != ("", "Gather"):
+        if maker is None or (maker.domain, maker.op_type) != ("", Gather.name):
             return None
         whole = input_value(maker, 0)
         is_alike = input_value(maker, 1) is self._indices and is_constant(whole)
@@ -195,10 +195,10 @@ class _Lookup:
     ) -> ir.Value:
         """Add a DequantizeLinear of the table and a Gather of its result; return that."""
         inputs = [self._table, *parameters]
-        numbers = self._insert("DequantizeLinear", inputs, attributes, self._table)
+        numbers = self._insert(DequantizeLinear, inputs, attributes, self._table)
         attributes = list(self._node.attributes.values())
         inputs = [numbers, self._indices]
-        return self._insert("Gather", inputs, attributes, like or self._node.outputs[0])
+        return self._insert(Gather, inputs, attributes, like or self._node.outputs[0])
 
     def _insert(
         self,
@@ -210,7 +210,7 @@ class _Lookup:
         """Insert a node that gives floats of the shape of another value."""
         op_type = type_of(operator)
         node = ir.Node("", op_type, inputs, attributes, num_outputs=1)
-        if op_type == "Gather":
+        if op_type == Gather.name:
             # Ends of the plan are found by the name of the node.
             node.name = self._node.name
         self._graph.insert_before(self._node, node)

@@ -23,6 +23,7 @@ from intact.config import (
 )
 from intact.errors import ConfigError, ModelError
 from intact.graph import constant_array, input_value
+from intact.ops.operators import DequantizeLinear, QuantizeLinear
 from intact.plan.stored_weights import is_stored
 
 
@@ -183,12 +184,12 @@ class Parameters(msgspec.Struct, frozen=True, eq=False):
 
 def is_quantize(node: ir.Node) -> bool:
     """Check whether a node turns numbers into codes."""
-    return node.op_type == "QuantizeLinear" and node.domain in DOMAINS
+    return node.op_type == QuantizeLinear.name and node.domain in DOMAINS
 
 
 def is_dequantize(node: ir.Node) -> bool:
     """Check whether a node turns codes into numbers."""
-    return node.op_type == "DequantizeLinear" and node.domain in DOMAINS
+    return node.op_type == DequantizeLinear.name and node.domain in DOMAINS
 
 
 def read_parameters(node: ir.Node) -> Parameters:

@@ -29,7 +29,7 @@ from intact.formats.onnx_qdq.reader.parameters import (
 from intact.graph import is_constant
 from intact.graph.passes.replace import add_constant
 from intact.numerics.affine import dequantize, quantize
-from intact.ops.operators import Transpose
+from intact.ops.operators import Transpose, is_a
 from intact.plan import Codes, TensorEnd
 
 
@@ -76,7 +76,7 @@ class _Lift:
         by_value = {each.value: each for same in self._found.values() for each in same}
         for node in tuple(self._graph):
             found = by_value.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
-            if node.op_type == Transpose.name and node.domain == "" and found is not None:
+            if is_a(node, Transpose) and found is not None:
                 self._transpose(node, found)
         for same in self._found.values():
             yield from same

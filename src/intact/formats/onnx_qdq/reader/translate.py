@@ -32,7 +32,18 @@ from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant, replace_value
 from intact.graph.traversal import nodes_of
 from intact.numerics.affine import quantize
-from intact.ops.operators import Named, type_of
+from intact.ops.operators import (
+    Cast,
+    Clip,
+    DequantizeLinear,
+    If,
+    Loop,
+    Named,
+    QuantizeLinear,
+    Scan,
+    is_a,
+    type_of,
+)
 from intact.plan import Note, NoteKind, Overrides
 
 _ANY = (-(2**31), 2**31 - 1)
@@ -98,11 +109,11 @@ class _Pairs:
         # Constants of equal bytes are one value here, so that equal quantizers have equal keys.
         key = (value, scale, zero_point, *options.values())
         if key not in self._quantized:
-            codes = self._node(node, "QuantizeLinear", [value, scale, zero_point], options)
+            codes = self._node(node, QuantizeLinear, [value, scale, zero_point], options)
             codes.type, codes.shape = ir.TensorType(container.data_type), value.shape
             self._quantized[key] = codes
         numbers = self._node(
-            node, "DequantizeLinear", [self._quantized[key], scale, zero_point], options
+            node, DequantizeLinear, [self._quantized[key], scale, zero_point], options
         )
         numbers.type = ir.TensorType(ir.DataType.FLOAT)
         replace_value(result, numbers)
@@ -193,7 +204,7 @@ def _take_clips(graph: ir.Graph) -> None:
     """Let QuantizeLinear and DequantizeLinear say the range to which a Clip brings their codes."""
     names = GraphEdits(graph).names
     for node in tuple(graph):
-        if node.domain != "" or node.op_type != "Clip" or len(node.outputs) != 1:
+        if not is_a(node, Clip) or len(node.outputs) != 1:
             continue
         pair, bounds = _around(node), _bounds(node)
         source, result = node.inputs[0], node.outputs[0]
@@ -215,7 +226,7 @@ def _take_casts(graph: ir.Graph) -> None:
     """Let DequantizeLinear say the range of constant codes that a Cast brings from 4 to 8 bits."""
     names = GraphEdits(graph).names
     for node in tuple(graph):
-        if node.domain != "" or node.op_type != "Cast" or len(node.outputs) != 1:
+        if not is_a(node, Cast) or len(node.outputs) != 1:
             continue
         source, result = node.inputs[0], node.outputs[0]
         codes = constant_array(source)
@@ -269,7 +280,7 @@ def _fold_operands(model: ir.Model) -> None:
     """
     folded = set[ir.Node]()
     for node in model.graph:
-        if not node.inputs or _is_any_quantizer(node) or node.op_type in ("If", "Loop", "Scan"):
+        if not node.inputs or _is_any_quantizer(node) or is_a(node, If, Loop, Scan):
             continue
         if all(v is None or is_constant(v) or v.producer() in folded for v in node.inputs):
             folded.add(node)

@@ -28,7 +28,7 @@ from intact.formats.onnx_qdq.reader.parameters import (
 )
 from intact.graph import constant_array, is_constant
 from intact.numerics.affine import quantize
-from intact.ops.operators import Transpose
+from intact.ops.operators import Transpose, is_a
 from intact.plan import Note, NoteKind, Overrides, TensorEnd
 from intact.targets import full_range
 
@@ -198,7 +198,7 @@ def _readers(quantize_node: ir.Node) -> Iterator[tuple[ir.Node, int]]:
     waiting = [result for node in _dequantizers(quantize_node) for result in node.outputs]
     while waiting:
         for use in waiting.pop().uses():
-            if use.node.op_type == Transpose.name:
+            if is_a(use.node, Transpose):
                 waiting += use.node.outputs
             else:
                 yield use.node, use.idx

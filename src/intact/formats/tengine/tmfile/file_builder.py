@@ -18,6 +18,7 @@ from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import Element, FileNode, FileTensor, Kind, Layout, TmFile
 from intact.formats.tengine.tmfile.scales import Array, Constant, Scales, zero_scales
 from intact.graph.names import Names
+from intact.ops.operators import Relu, is_a
 from intact.plan import QuantizedGraph, quantization_points
 from intact.program import Program, Step, Tensor
 from intact.program.forms import encoding_of
@@ -256,7 +257,7 @@ class TmFileBuilder:
             Unsupported: The bounds are no interval.
         """
         bounds: Bounds = getattr(step.operation, "bounds", Bounds())
-        if self._nodes[step.nodes[-1]].op_type == "Relu" and bounds == Bounds(0):
+        if is_a(self._nodes[step.nodes[-1]], Relu) and bounds == Bounds(0):
             return "ReLu", {"negative_slope": 0.0}
         if not bounds.low <= bounds.high:
             raise Unsupported(f"it clips to {bounds.low} .. {bounds.high}")

@@ -20,6 +20,7 @@ from intact.formats.tflite.reader.tensors import (
     inverse,
 )
 from intact.graph.builder import typed_value
+from intact.ops.operators import Reshape, Transpose
 
 DATA_TYPES: Mapping[Element, ir.DataType] = {
     Element.FLOAT32: ir.DataType.FLOAT,
@@ -128,12 +129,12 @@ class ModelBuilder(TensorBuilder):
     def _relaid(self, activation: Activation, source: Operand, layout: ChannelLayout) -> ir.Value:
         order = channels_first(activation.tensor.rank)
         order = order if layout is ChannelLayout.FIRST else inverse(order)
-        return self.moved("Transpose", [source], {"perm": order}, ()).value
+        return self.moved(Transpose, [source], {"perm": order}, ()).value
 
     def reshaped(self, source: Operand, shape: tuple[int, ...]) -> Operand:
         """Return an operand in another shape; a first dimension that is the batch stays open."""
         wanted = (-1, *shape[1:]) if self.batch else shape
-        return self.moved("Reshape", [source, self.integers(*wanted)], None, shape)
+        return self.moved(Reshape, [source, self.integers(*wanted)], None, shape)
 
     # ---- writing -----------------------------------------------------------------------------
 

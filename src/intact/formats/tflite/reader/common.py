@@ -16,6 +16,7 @@ from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.schema import Element, Fused, Padding
 from intact.formats.tflite.reader.tensors import ChannelLayout, Input, Operand
 from intact.formats.tflite.spellings import FUSED
+from intact.ops.operators import Cast, Clip, Relu
 from intact.program.handlers import NamedHandlers
 
 Reader: TypeAlias = Callable[[ModelBuilder, Operator], None]
@@ -91,13 +92,13 @@ def add_activation(builder: ModelBuilder, value: Operand | ir.Value, activation:
     bounds = FUSED[Fused(activation)]
     # Not a Clip to infinity: plans know a Relu by its name.
     if activation == Fused.RELU:
-        return builder.node("Relu", [value])
-    return builder.node("Clip", [value, builder.number(bounds.low), builder.number(bounds.high)])
+        return builder.node(Relu, [value])
+    return builder.node(Clip, [value, builder.number(bounds.low), builder.number(bounds.high)])
 
 
 def cast(builder: ModelBuilder, value: Input, kind: ir.DataType) -> ir.Value:
     """Return a value in another type."""
-    result = builder.node("Cast", [value], {"to": int(kind)})
+    result = builder.node(Cast, [value], {"to": int(kind)})
     result.type = ir.TensorType(kind)
     return result
 
@@ -123,7 +124,7 @@ def restore_clamp(builder: ModelBuilder, op: Operator, value: ir.Value) -> ir.Va
     if config is None or not is_clamped_only(value, config, set()):
         return value
     bounds = [builder.number(0), builder.number(float(highest(config)))]
-    result = builder.node("Clip", [value, *bounds])
+    result = builder.node(Clip, [value, *bounds])
     node = result.producer()
     if node is not None:
         mark(node)

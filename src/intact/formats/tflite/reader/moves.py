@@ -25,6 +25,16 @@ from intact.formats.tflite.reader.tensors import (
     arranged,
     channels_first,
 )
+from intact.ops.operators import (
+    Expand,
+    Gather,
+    GatherElements,
+    GatherND,
+    Identity,
+    Pad,
+    Tile,
+    Transpose,
+)
 
 _MOST_GATHERED = 1 << 16
 """Elements of an axis that is mirrored."""
@@ -103,7 +113,7 @@ def transpose(builder: ModelBuilder, op: Operator) -> None:
     source = (layouts or [ChannelLayout.FILE])[0]
     order = _composed(permutation, source, ChannelLayout.FILE)
     operand = builder.operand(index, source)
-    builder.write(output, builder.node("Transpose", [operand], {"perm": order}))
+    builder.write(output, builder.node(Transpose, [operand], {"perm": order}))
 
 
 def _batch_in_front(permutation: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -142,9 +152,7 @@ def gather(builder: ModelBuilder, op: Operator) -> None:
     _require_inside(builder, chosen, shape[axis])
     # Indices that are fed have a batch too, which would meet that of the data.
     refuse_mixed_batch(builder, axis != 0 and not builder.is_constant(chosen))
-    value = builder.node(
-        "Gather", [builder.operand(index), builder.operand(chosen)], {"axis": axis}
-    )
+    value = builder.node(Gather, [builder.operand(index), builder.operand(chosen)], {"axis": axis})
     builder.write(op.outputs[0], value)
 
 
@@ -160,12 +168,12 @@ def _gather_in_rows(builder: ModelBuilder, op: Operator, axis: int) -> None:
     refuse_mixed_batch(builder, builder.is_constant(index) or builder.is_constant(chosen))
     data, places = builder.operand(index), builder.operand(chosen)
     if axis == len(shape) - 1 == len(indices) - 1:
-        value = builder.node("GatherElements", [data, places], {"axis": axis})
+        value = builder.node(GatherElements, [data, places], {"axis": axis})
     else:
         wide = Operand(cast(builder, places, ir.DataType.INT64), indices)
         rows = builder.reshaped(wide, (*indices, 1))
         rows.value.type = ir.TensorType(ir.DataType.INT64)
-        value = builder.node("GatherND", [data, rows], {"batch_dims": axis})
+        value = builder.node(GatherND, [data, rows], {"batch_dims": axis})
     builder.write(op.outputs[0], value)
 
 
@@ -194,7 +202,7 @@ def embedding(builder: ModelBuilder, op: Operator) -> None:
     _require_inside(builder, chosen, table.shape[0])
     refuse_mixed_batch(builder, builder.is_constant(chosen))
     rows = builder.rearranged(index, ("table",), lambda array: array, parameters)
-    value = builder.node("Gather", [rows, builder.operand(chosen)], {"axis": 0})
+    value = builder.node(Gather, [rows, builder.operand(chosen)], {"axis": 0})
     builder.write(op.outputs[0], value)
 
 
@@ -211,7 +219,7 @@ def tile(builder: ModelBuilder, op: Operator) -> None:
     layout = builder.layout_of(index)
     counts = builder.integers(*arranged(repeats, layout))
     builder.write(
-        op.outputs[0], builder.node("Tile", [builder.operand(index, layout), counts]), layout
+        op.outputs[0], builder.node(Tile, [builder.operand(index, layout), counts]), layout
     )
 
 
@@ -232,7 +240,7 @@ def broadcast_to(builder: ModelBuilder, op: Operator) -> None:
     layout = ChannelLayout.FILE if ahead else builder.layout_of(index)
     lengths = builder.integers(*arranged(output.shape, layout))
     inputs: list[Input] = [builder.operand(index, layout), lengths]
-    builder.write(op.outputs[0], builder.node("Expand", inputs), layout)
+    builder.write(op.outputs[0], builder.node(Expand, inputs), layout)
 
 
 @READERS.register("PAD", "PADV2")
@@ -249,7 +257,7 @@ def pad(builder: ModelBuilder, op: Operator) -> None:
     filler = _filler(builder, optional_slot(op, 2))
     if filler:
         inputs.append(builder.number(filler))
-    builder.write(op.outputs[0], builder.node("Pad", inputs), layout)
+    builder.write(op.outputs[0], builder.node(Pad, inputs), layout)
 
 
 def _filler(builder: ModelBuilder, index: int) -> float:
@@ -287,10 +295,10 @@ def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
         builder.charge(len(indices))
         grown[axis] = len(indices)
         inputs: list[Input] = [operand, builder.integers(*indices)]
-        operand = builder.moved("Gather", inputs, {"axis": axis}, tuple(grown))
+        operand = builder.moved(Gather, inputs, {"axis": axis}, tuple(grown))
     # Nothing was mirrored: the output still needs a value of its own.
     if operand.value.name is not None:
-        operand = builder.moved("Identity", [operand], None, operand.shape)
+        operand = builder.moved(Identity, [operand], None, operand.shape)
     builder.write(op.outputs[0], operand.value)
 
 
@@ -342,4 +350,4 @@ def requantize(builder: ModelBuilder, op: Operator) -> None:
         builder.stand_for(output, index)
         return
     layout = builder.layout_of(index)
-    builder.write(output, builder.node("Identity", [builder.operand(index, layout)]), layout)
+    builder.write(output, builder.node(Identity, [builder.operand(index, layout)]), layout)

@@ -39,6 +39,21 @@ from intact.formats.tflite.spellings import (
     REDUCTIONS,
     rows_by_code,
 )
+from intact.ops import functions
+from intact.ops.operators import (
+    Add,
+    Clip,
+    Less,
+    LogSoftmax,
+    LpNormalization,
+    Mod,
+    Mul,
+    Not,
+    PRelu,
+    Softmax,
+    Sub,
+    Where,
+)
 
 _FUNCTIONS, _PAIRS = rows_by_code(FUNCTIONS), rows_by_code(PAIRS)
 _COMPARISONS, _ELEMENTWISE = rows_by_code(COMPARISONS), rows_by_code(ELEMENTWISE)
@@ -103,7 +118,7 @@ def comparison(builder: ModelBuilder, op: Operator) -> None:
     value = builder.node(_COMPARISONS[code].onnx, operands)
     value.type = ir.TensorType(ir.DataType.BOOL)
     if op.name == "NOT_EQUAL":
-        value = builder.node("Not", [value])
+        value = builder.node(Not, [value])
     builder.write(op.outputs[0], value, layout)
 
 
@@ -134,7 +149,7 @@ def elementwise(builder: ModelBuilder, op: Operator) -> None:
     else:
         layout, operands = _operands(builder, op, schema.min_input)
     kind = _type_of(builder, op.outputs[0])
-    is_remainder = row.onnx == "Mod" and kind is ir.DataType.FLOAT
+    is_remainder = row.onnx == Mod.name and kind is ir.DataType.FLOAT
     value = _remainder(builder, *operands) if is_remainder else builder.node(row.onnx, operands)
     value.type = ir.TensorType(kind)
     builder.write(op.outputs[0], value, layout)
@@ -173,19 +188,19 @@ def _refuse_codes(builder: ModelBuilder, op: Operator) -> None:
 
 def _remainder(builder: ModelBuilder, data: Operand, divisor: Operand) -> ir.Value:
     """Return a remainder with the divisor's sign; ONNX's Mod of floats has the dividend's."""
-    rest = builder.node("Mod", [data, divisor], {"fmod": 1})
-    signs = [builder.node("Sign", [each]) for each in (rest, divisor)]
-    is_other = builder.node("Less", [builder.node("Mul", signs), builder.number(0)])
+    rest = builder.node(Mod, [data, divisor], {"fmod": 1})
+    signs = [builder.node(functions.sign, [each]) for each in (rest, divisor)]
+    is_other = builder.node(Less, [builder.node(Mul, signs), builder.number(0)])
     is_other.type = ir.TensorType(ir.DataType.BOOL)
-    return builder.node("Where", [is_other, builder.node("Add", [rest, divisor]), rest])
+    return builder.node(Where, [is_other, builder.node(Add, [rest, divisor]), rest])
 
 
 @READERS.register("SQUARED_DIFFERENCE")
 def squared_difference(builder: ModelBuilder, op: Operator) -> None:
     """Read SQUARED_DIFFERENCE: Sub, then Mul of that with itself."""
     layout, operands = _operands(builder, op)
-    difference = builder.node("Sub", operands)
-    builder.write(op.outputs[0], builder.node("Mul", [difference, difference]), layout)
+    difference = builder.node(Sub, operands)
+    builder.write(op.outputs[0], builder.node(Mul, [difference, difference]), layout)
 
 
 def _source(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, Operand]:
@@ -227,7 +242,7 @@ def clamp(builder: ModelBuilder, op: Operator) -> None:
 def relu_0_to_1(builder: ModelBuilder, op: Operator) -> None:
     """Read RELU_0_TO_1."""
     layout, source = _source(builder, op)
-    value = builder.node("Clip", [source, builder.number(0), builder.number(1)])
+    value = builder.node(Clip, [source, builder.number(0), builder.number(1)])
     builder.write(op.outputs[0], value, layout)
 
 
@@ -245,14 +260,14 @@ def prelu(builder: ModelBuilder, op: Operator) -> None:
     if parameters is not None and parameters.bits > 8:
         raise Unsupported("its slopes are int16, which the kernel reads as int8")
     slope = builder.constant(index, layout, len(source.shape))
-    builder.write(op.outputs[0], builder.node("PRelu", [source, slope]), layout)
+    builder.write(op.outputs[0], builder.node(PRelu, [source, slope]), layout)
 
 
 @READERS.register("RSQRT")
 def rsqrt(builder: ModelBuilder, op: Operator) -> None:
     """Read RSQRT: Sqrt, then Reciprocal."""
     layout, source = _source(builder, op)
-    value = builder.node("Reciprocal", [builder.node("Sqrt", [source])])
+    value = builder.node(functions.reciprocal, [builder.node(functions.sqrt, [source])])
     builder.write(op.outputs[0], value, layout)
 
 
@@ -260,13 +275,13 @@ def rsqrt(builder: ModelBuilder, op: Operator) -> None:
 def square(builder: ModelBuilder, op: Operator) -> None:
     """Read SQUARE: Mul with itself."""
     layout, source = _source(builder, op)
-    builder.write(op.outputs[0], builder.node("Mul", [source, source]), layout)
+    builder.write(op.outputs[0], builder.node(Mul, [source, source]), layout)
 
 
 _ALONG_CHANNELS = {
-    "SOFTMAX": "Softmax",
-    "LOG_SOFTMAX": "LogSoftmax",
-    "L2_NORMALIZATION": "LpNormalization",
+    "SOFTMAX": Softmax.name,
+    "LOG_SOFTMAX": LogSoftmax.name,
+    "L2_NORMALIZATION": LpNormalization.name,
 }
 
 

@@ -22,6 +22,7 @@ from intact.formats.tflite.reader.file import Operator, Parameters, parameters_o
 from intact.formats.tflite.reader.schema import Element, Fused, Padding
 from intact.formats.tflite.reader.tensors import ChannelLayout, Operand
 from intact.graph.builder import Attribute
+from intact.ops.operators import Conv, ConvTranspose, Gemm, MatMul, Transpose
 
 _WINDOW = ("stride_h", "stride_w")
 _AXES = ("d", "h", "w")
@@ -88,9 +89,7 @@ def _window(builder: ModelBuilder, op: Operator, weight: Operand, groups: int) -
         "dilations": dilations,
         "group": groups,
     }
-    finish(
-        builder, op, builder.node("Conv", [source, weight, bias], attributes), ChannelLayout.FIRST
-    )
+    finish(builder, op, builder.node(Conv, [source, weight, bias], attributes), ChannelLayout.FIRST)
 
 
 @READERS.register("TRANSPOSE_CONV")
@@ -124,7 +123,7 @@ def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
         "pads": (*before, *after),
         "output_padding": tuple(more),
     }
-    value = builder.node("ConvTranspose", [source, weight, bias], attributes)
+    value = builder.node(ConvTranspose, [source, weight, bias], attributes)
     finish(builder, op, value, ChannelLayout.FIRST)
 
 
@@ -160,7 +159,7 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     if source.shape != (rows, width):
         source = builder.reshaped(source, (rows, width))
     bias = _bias(builder, op, optional_slot(op, 2), source, weight, outputs)
-    value = builder.node("Gemm", [source, weight, bias], {"transB": 1})
+    value = builder.node(Gemm, [source, weight, bias], {"transB": 1})
     if output.shape == (rows, outputs):
         finish(builder, op, value)
         return
@@ -183,7 +182,7 @@ def batch_matmul(builder: ModelBuilder, op: Operator) -> None:
     refuse_mixed_batch(builder, len(ranks) > 1 or min(ranks) < 3)
     if left.shape[-1] != right.shape[-2]:
         raise Unsupported(f"factors {list(left.shape)} and {list(right.shape)} do not fit")
-    builder.write(op.outputs[0], builder.node("MatMul", [left, right]))
+    builder.write(op.outputs[0], builder.node(MatMul, [left, right]))
 
 
 def _factor(builder: ModelBuilder, op: Operator, number: int) -> Operand:
@@ -210,7 +209,7 @@ def _factor(builder: ModelBuilder, op: Operator, number: int) -> Operand:
     operand = builder.operand(index)
     if not is_adjoint:
         return operand
-    return builder.moved("Transpose", [operand], {"perm": order}, _swapped(operand.shape))
+    return builder.moved(Transpose, [operand], {"perm": order}, _swapped(operand.shape))
 
 
 def _swapped(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from intact.formats.tflite.reader.common import (
 from intact.formats.tflite.reader.file import Operator
 from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.reader.tensors import Array, ChannelLayout, Input, arranged
+from intact.ops.operators import Concat, Slice, Split
 
 _LOWEST = -(2**31)
 
@@ -45,7 +46,7 @@ def concatenation(builder: ModelBuilder, op: Operator) -> None:
     layout = builder.layout_of(*op.inputs)
     operands = [builder.operand(index, layout) for index in op.inputs]
     attributes = {"axis": _place(axis, output.rank, layout)}
-    value = builder.node("Concat", operands, attributes)
+    value = builder.node(Concat, operands, attributes)
     if moves_codes:  # whose range clamps nothing that their own does not
         value = add_activation(builder, value, int(op.options["fused"]))
         builder.write(op.outputs[0], value, layout)
@@ -97,7 +98,7 @@ def _split(
     inputs: list[Input] = [builder.operand(index, layout), builder.integers(*sizes)]
     attributes = {"axis": _place(axis, len(shape), layout)}
     for output, value in zip(
-        op.outputs, builder.split("Split", inputs, attributes, count), strict=True
+        op.outputs, builder.split(Split, inputs, attributes, count), strict=True
     ):
         builder.write(output, value, layout)
 
@@ -117,7 +118,7 @@ def pack(builder: ModelBuilder, op: Operator) -> None:
         require_same_scale(builder, index, op.outputs[0])
         refuse_mixed_batch(builder, builder.is_constant(index))
         operands.append(builder.reshaped(builder.operand(index), single))
-    builder.write(op.outputs[0], builder.node("Concat", operands, {"axis": axis}))
+    builder.write(op.outputs[0], builder.node(Concat, operands, {"axis": axis}))
 
 
 @READERS.register("UNPACK")
@@ -132,9 +133,7 @@ def unpack(builder: ModelBuilder, op: Operator) -> None:
     require_same_scale(builder, index, *op.outputs)
     source = builder.operand(index)
     single = (*shape[:axis], 1, *shape[axis + 1 :])
-    values = builder.split(
-        "Split", [source, builder.integers(*(1,) * count)], {"axis": axis}, count
-    )
+    values = builder.split(Split, [source, builder.integers(*(1,) * count)], {"axis": axis}, count)
     for output, value in zip(op.outputs, values, strict=True):
         require_shape(builder, output, (*shape[:axis], *shape[axis + 1 :]))
         part = builder.on_grid_of(source, value, single)
@@ -247,7 +246,7 @@ def _cut(builder: ModelBuilder, op: Operator, cuts: list[Cut]) -> None:
             builder.integers(*(_place(axis, len(shape), layout) for axis in axes)),
             builder.integers(*(cuts[axis].step for axis in axes)),
         ]
-        operand = builder.moved("Slice", [operand, *lists], None, arranged(kept, layout))
+        operand = builder.moved(Slice, [operand, *lists], None, arranged(kept, layout))
     if same_rank and shape:
         builder.write(output, operand.value, layout)
     else:

@@ -18,6 +18,7 @@ from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged
 from intact.formats.tflite.spellings import POOLS, RESIZES, rows_by_code
 from intact.graph.builder import Attribute
+from intact.ops.operators import DepthToSpace, MaxPool, Pad, Resize, Slice, SpaceToDepth, Transpose
 
 _POOLS, _RESIZES = rows_by_code(POOLS), rows_by_code(RESIZES)
 
@@ -41,7 +42,7 @@ def pool(builder: ModelBuilder, op: Operator) -> None:
         "strides": strides,
         "pads": pads,
     }
-    if op_type == "MaxPool":  # it moves codes, which are clamped then
+    if op_type == MaxPool.name:  # it moves codes, which are clamped then
         shape = arranged(output.shape, ChannelLayout.FIRST)
         finish(
             builder, op, builder.moved(op_type, [source], attributes, shape), ChannelLayout.FIRST
@@ -74,7 +75,7 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     # By lengths and not by factors, since TFLite's coordinates follow from lengths.
     lengths = builder.integers(*output.shape[1:3])
-    value = builder.node("Resize", [source, None, None, lengths], attributes)
+    value = builder.node(Resize, [source, None, None, lengths], attributes)
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
 
 
@@ -90,7 +91,7 @@ def depth_to_space(builder: ModelBuilder, op: Operator) -> None:
     require_shape(builder, op.outputs[0], shape)
     require_same_scale(builder, slot(op.inputs, 0), op.outputs[0])
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
-    value = builder.node("DepthToSpace", [source], {"blocksize": block, "mode": "DCR"})
+    value = builder.node(DepthToSpace, [source], {"blocksize": block, "mode": "DCR"})
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
 
 
@@ -106,7 +107,7 @@ def space_to_depth(builder: ModelBuilder, op: Operator) -> None:
     require_shape(builder, op.outputs[0], shape)
     require_same_scale(builder, slot(op.inputs, 0), op.outputs[0])
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
-    value = builder.node("SpaceToDepth", [source], {"blocksize": block})
+    value = builder.node(SpaceToDepth, [source], {"blocksize": block})
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
 
 
@@ -125,11 +126,11 @@ def space_to_batch(builder: ModelBuilder, op: Operator) -> None:
     batch, depth = data.shape[0], data.shape[3]
     if any(map(any, pads)):
         around = builder.integers(0, *(p[0] for p in pads), 0, 0, *(p[1] for p in pads), 0)
-        operand = builder.moved("Pad", [operand, around], None, (batch, *padded, depth))
+        operand = builder.moved(Pad, [operand, around], None, (batch, *padded, depth))
     (rows, columns), (high, wide) = blocks, (padded[0] // blocks[0], padded[1] // blocks[1])
     operand = builder.reshaped(operand, (batch, high, rows, wide, columns, depth))
     shape = (rows, columns, batch, high, wide, depth)
-    operand = builder.moved("Transpose", [operand], {"perm": (2, 4, 0, 1, 3, 5)}, shape)
+    operand = builder.moved(Transpose, [operand], {"perm": (2, 4, 0, 1, 3, 5)}, shape)
     result = (rows * columns * batch, high, wide, depth)
     require_shape(builder, op.outputs[0], result)
     builder.write(op.outputs[0], builder.reshaped(operand, result).value)
@@ -147,7 +148,7 @@ def batch_to_space(builder: ModelBuilder, op: Operator) -> None:
     operand = builder.operand(slot(op.inputs, 0))
     operand = builder.reshaped(operand, (rows, columns, batch, high, wide, depth))
     shape = (batch, high, rows, wide, columns, depth)
-    operand = builder.moved("Transpose", [operand], {"perm": (2, 3, 0, 4, 1, 5)}, shape)
+    operand = builder.moved(Transpose, [operand], {"perm": (2, 3, 0, 4, 1, 5)}, shape)
     full = (high * rows, wide * columns)
     operand = builder.reshaped(operand, (batch, *full, depth))
     if any(map(any, crops)):
@@ -160,7 +161,7 @@ def batch_to_space(builder: ModelBuilder, op: Operator) -> None:
             builder.integers(*stops),
             builder.integers(1, 2),
         ]
-        operand = builder.moved("Slice", inputs, None, (batch, *kept, depth))
+        operand = builder.moved(Slice, inputs, None, (batch, *kept, depth))
     require_shape(builder, op.outputs[0], operand.shape)
     builder.write(op.outputs[0], operand.value)
 

@@ -24,7 +24,24 @@ from intact.formats.tflite.writer.builder import (
 )
 from intact.formats.tflite.writer.moves import add_reshape, add_transpose
 from intact.graph import constant_array, is_constant
-from intact.ops.operators import LRN, CumSum, GatherND, Mod, Reduce, ScatterND
+from intact.ops.operators import (
+    LRN,
+    Cast,
+    CumSum,
+    GatherElements,
+    GatherND,
+    IsNaN,
+    Mod,
+    Pow,
+    Reduce,
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceSumSquare,
+    ScatterND,
+    Where,
+    is_a,
+)
 from intact.program import Array, Shape, Step, Tensor
 from intact.program.forms import moved_last, plain_type, shape_of
 from intact.program.handlers import NamedHandlers
@@ -175,7 +192,7 @@ def _write_node(
         for value in node.outputs
     ]
     known.update(zip(node.outputs, made, strict=True))
-    types = _CAST_TYPES if node.op_type == "Cast" else _TYPES
+    types = _CAST_TYPES if is_a(node, Cast) else _TYPES
     for tensor in (*operands, *made):
         if tensor is not None and type_of(tensor).name not in types:
             raise Unsupported(f"{tensor.name!r} is {type_of(tensor)}, not for {node.op_type}")
@@ -187,7 +204,7 @@ def _write_node(
 
 def _write_row(node: _Node) -> None:
     spelling = _OPERATORS[node.node.op_type]
-    if node.node.op_type == "Cast":
+    if is_a(node.node, Cast):
         _refuse_cast(type_of(node.data), type_of(node.result))
         add_cast(node.builder, node.data, node.result)
         return
@@ -245,11 +262,11 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
         # NumPy's remainder has the divisor's sign, so that -1 becomes the last place.
         return node.number(np.mod(indices.data, sizes), np.int32)
     sizes_of = node.number(sizes if sizes.size > 1 else sizes.reshape(()), type_of(indices))
-    row = _OPERATORS["Mod"]
+    row = _OPERATORS[Mod.name]
     return node.between(row.code, indices, sizes_of, options=row.table)
 
 
-@NODE_WRITERS.register("GatherND")
+@NODE_WRITERS.register(GatherND)
 def _gather_nd(node: _Node) -> None:
     """Write GatherND: GATHER_ND, or GATHER where samples have indices of their own."""
     shared, count = GatherND.of(node.node).batch_dims, node.operand(1).shape[-1]
@@ -267,7 +284,7 @@ def _gather_nd(node: _Node) -> None:
     node.add(row.code, (node.data, places), node.result, options=row.table)
 
 
-@NODE_WRITERS.register("GatherElements")
+@NODE_WRITERS.register(GatherElements)
 def _gather_elements(node: _Node) -> None:
     """Write GatherElements: GATHER along the last axis, each row with its own indices."""
     data, indices = node.data, node.operand(1)
@@ -285,7 +302,7 @@ def _gather_elements(node: _Node) -> None:
     _back(node, gathered, node.result, axis)
 
 
-@NODE_WRITERS.register("ScatterND")
+@NODE_WRITERS.register(ScatterND)
 def _scatter_nd(node: _Node) -> None:
     """Write ScatterND at constant places: SCATTER_ND into zeros, chosen from where it writes."""
     data, updates, result = node.data, node.operand(2), node.result
@@ -311,7 +328,7 @@ def _scatter_nd(node: _Node) -> None:
         return
     mask = node.number(written > 0, np.bool_)
     # Chosen and not added, since what is replaced may be infinite.
-    choice = _OPERATORS["Where"]
+    choice = _OPERATORS[Where.name]
     node.add(choice.code, (mask, scattered, data), result, options=choice.table)
 
 
@@ -330,13 +347,13 @@ def _exchanged(rank: int, axis: int) -> tuple[int, ...]:
 # ---- along axes ----------------------------------------------------------------------------------
 
 
-@NODE_WRITERS.register("IsNaN")
+@NODE_WRITERS.register(IsNaN)
 def _is_nan(node: _Node) -> None:
     """Write IsNaN: only NaN is not equal to itself."""
     node.add("NOT_EQUAL", (node.data, node.data), node.result, options="NotEqualOptions")
 
 
-@NODE_WRITERS.register("CumSum")
+@NODE_WRITERS.register(CumSum)
 def _cumulative_sum(node: _Node) -> None:
     """Write CumSum: CUMSUM."""
     axis = node.builder.integers(f"{node.node.name}/axis", int(node.constant(1).item()))
@@ -347,11 +364,11 @@ def _cumulative_sum(node: _Node) -> None:
 
 
 _REDUCTIONS: Mapping[str, tuple[str, str, str]] = {
-    "ReduceL1": ("ABS", "SUM", ""),
-    "ReduceL2": ("SQUARE", "SUM", "SQRT"),
-    "ReduceLogSum": ("", "SUM", "LOG"),
+    ReduceL1.name: ("ABS", "SUM", ""),
+    ReduceL2.name: ("SQUARE", "SUM", "SQRT"),
+    ReduceLogSum.name: ("", "SUM", "LOG"),
     PRODUCT.ours: ("", PRODUCT.code, ""),
-    "ReduceSumSquare": ("SQUARE", "SUM", ""),
+    ReduceSumSquare.name: ("SQUARE", "SUM", ""),
 }
 """What is done to each element, how they are reduced, and what is done to the result."""
 
@@ -374,7 +391,7 @@ def _reduction(node: _Node) -> None:
         node.add(after, (reduced,), result)
 
 
-@NODE_WRITERS.register("LRN")
+@NODE_WRITERS.register(LRN)
 def _local_response_normalization(node: _Node) -> None:
     """Write LRN: the window of channels is a product with a band of ones.
 
@@ -400,7 +417,7 @@ def _local_response_normalization(node: _Node) -> None:
         "FULLY_CONNECTED", (squares, band, bias), (sums,), Options(table, {"keepNumDims": True}),
         version=5,
     )  # fmt: skip
-    row = _OPERATORS["Pow"]
+    row = _OPERATORS[Pow.name]
     power = node.between(row.code, sums, node.number(-options.beta), options=row.table)
     outer = node.between("MUL", inner, power, options="MulOptions")
     add_transpose(node.builder, outer, node.result, tuple(int(k) for k in np.argsort(order)))
@@ -409,10 +426,10 @@ def _local_response_normalization(node: _Node) -> None:
 # ---- element by element --------------------------------------------------------------------------
 
 
-@NODE_WRITERS.register("Mod")
+@NODE_WRITERS.register(Mod)
 def _modulo(node: _Node) -> None:
     """Write Mod: FLOOR_MOD; what has the dividend's sign is that of the magnitudes."""
-    data, divisor, row = node.data, node.operand(1), _OPERATORS["Mod"]
+    data, divisor, row = node.data, node.operand(1), _OPERATORS[Mod.name]
     if not Mod.of(node.node).fmod:
         node.add(row.code, (data, divisor), node.result, options=row.table)
         return

@@ -18,7 +18,7 @@ from intact.graph.ops import function_options
 from intact.improve.learn.operators.rules import Apply, computes, number, operator, opset
 from intact.ops import functions
 from intact.ops.functions import FUNCTIONS, Unary
-from intact.ops.operators import Softmax
+from intact.ops.operators import Clip, Dropout, Hardmax, LogSoftmax, PRelu, Relu, Softmax
 
 _SPLIT_POINT = 40.0
 """Above, softplus is the identity, also in float64."""
@@ -70,10 +70,10 @@ operator(*(name for name, each in FUNCTIONS.items() if each.is_operator))(_rule)
 
 _FLAT_SOFTMAX = 13
 """Below this opset Softmax and its like take the axes from ``axis`` on as one."""
-computes("Relu")(torch.relu)
+computes(Relu)(torch.relu)
 
 
-@operator("Clip")
+@operator(Clip)
 def clip(node: ir.Node) -> Apply:
     """Clip to bounds, either of which may be absent."""
     fixed = [number(node, slot) for slot in (1, 2)]
@@ -92,7 +92,7 @@ def clip(node: ir.Node) -> Apply:
     return apply
 
 
-@computes("PRelu")
+@computes(PRelu)
 def parametric_relu(x: Tensor, slope: Tensor) -> Tensor:
     """Multiply what is negative by slopes that are broadcast."""
     return torch.where(x < 0, slope * x, x)
@@ -114,19 +114,19 @@ def _along(node: ir.Node, function: Callable[[Tensor, int], Tensor]) -> Apply:
     return flat
 
 
-@operator("Softmax")
+@operator(Softmax)
 def softmax(node: ir.Node) -> Apply:
     """Divide exponentials by their sum."""
     return _along(node, torch.softmax)
 
 
-@operator("LogSoftmax")
+@operator(LogSoftmax)
 def log_softmax(node: ir.Node) -> Apply:
     """Compute the logarithm of Softmax."""
     return _along(node, torch.log_softmax)
 
 
-@operator("Hardmax")
+@operator(Hardmax)
 def hardmax(node: ir.Node) -> Apply:
     """Give 1 at the first of the largest elements, 0 elsewhere."""
 
@@ -137,7 +137,7 @@ def hardmax(node: ir.Node) -> Apply:
     return _along(node, one_hot)
 
 
-@operator("Dropout")
+@operator(Dropout)
 def dropout(node: ir.Node) -> Apply:
     """Drop nothing, as at inference."""
     training = input_value(node, 2)

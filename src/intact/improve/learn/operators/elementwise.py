@@ -14,7 +14,19 @@ from torch import Tensor
 
 from intact.errors import Unsupported
 from intact.improve.learn.operators.rules import Apply, computes, number, operator
-from intact.ops.operators import OPS, BitShift, Cast, IsInf, Mod
+from intact.ops.operators import (
+    OPS,
+    BitShift,
+    Cast,
+    CastLike,
+    Det,
+    Div,
+    Equal,
+    IsInf,
+    Mean,
+    Mod,
+    Pow,
+)
 
 _Function: TypeAlias = Callable[..., Tensor]
 
@@ -47,11 +59,11 @@ _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
             for name, spec in OPS.items()
             if spec.numpy
         },
-        "CastLike": _cast_like,
-        "Det": torch.linalg.det,
-        "Div": _quotient,
-        "Equal": torch.eq,  # another function of torch's is called equal
-        "Mean": _mean,
+        CastLike.name: _cast_like,
+        Det.name: torch.linalg.det,
+        Div.name: _quotient,
+        Equal.name: torch.eq,  # another function of torch's is called equal
+        Mean.name: _mean,
     }
 )
 """Operators without attributes: functions of the same operands."""
@@ -61,14 +73,14 @@ for _name, _function in _FUNCTIONS.items():
     computes(_name)(_function)
 
 
-@operator("Mod")
+@operator(Mod)
 def modulo(node: ir.Node) -> Apply:
     """Take the remainder with the sign of the divisor; as C does it if ``fmod`` says so."""
     function: Apply = torch.fmod if Mod.of(node).fmod else torch.remainder
     return function
 
 
-@operator("Pow")
+@operator(Pow)
 def power(node: ir.Node) -> Apply:
     """Raise to a power; the result has the type of the base."""
     known = number(node, 1)
@@ -83,7 +95,7 @@ def power(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("BitShift")
+@operator(BitShift)
 def shift(node: ir.Node) -> Apply:
     """Shift bits."""
     left = BitShift.of(node).direction == "LEFT"
@@ -91,7 +103,7 @@ def shift(node: ir.Node) -> Apply:
     return function
 
 
-@operator("IsInf")
+@operator(IsInf)
 def is_infinite(node: ir.Node) -> Apply:
     """Find infinities of one sign or both."""
     options = IsInf.of(node)
@@ -137,7 +149,7 @@ def dtype_of(kind: ir.DataType) -> Callable[[], torch.dtype]:
     return torch.get_default_dtype if kind is ir.DataType.FLOAT else lambda: dtype
 
 
-@operator("Cast")
+@operator(Cast)
 def cast(node: ir.Node) -> Apply:
     """Convert to a type; FLOAT stays the dtype in which the graph is computed."""
     kind = ir.DataType(Cast.of(node).to)

@@ -18,7 +18,23 @@ from intact.improve.learn.operators.rules import (
     operator,
 )
 from intact.ops import operators
-from intact.ops.operators import EyeLike, Shape
+from intact.ops.operators import (
+    Compress,
+    ConstantOfShape,
+    EyeLike,
+    Gather,
+    GatherElements,
+    GatherND,
+    NonZero,
+    OneHot,
+    Range,
+    ReverseSequence,
+    Scatter,
+    ScatterElements,
+    ScatterND,
+    Shape,
+    Size,
+)
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 """Names of torch for what becomes of several elements in one place."""
@@ -31,7 +47,7 @@ def _positive(indices: Tensor, size: int) -> Tensor:
     return torch.where(indices < 0, indices + size, indices)
 
 
-@operator("Gather")
+@operator(Gather)
 def gather(node: ir.Node) -> Apply:
     """Take slices along an axis; the axes of the indices stand in its place."""
     along = operators.Gather.of(node).axis
@@ -45,14 +61,14 @@ def gather(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("GatherElements")
+@operator(GatherElements)
 def gather_elements(node: ir.Node) -> Apply:
     """Take elements by their places along an axis."""
     axis = operators.GatherElements.of(node).axis
     return lambda x, indices: x.gather(axis, _positive(indices, x.shape[axis]))
 
 
-@operator("GatherND")
+@operator(GatherND)
 def gather_nd(node: ir.Node) -> Apply:
     """Take slices by places ``[..., K]`` on several axes, behind axes that both have."""
     batch = operators.GatherND.of(node).batch_dims
@@ -83,7 +99,7 @@ def _reduction(node: ir.Node) -> str:
     return how
 
 
-@operator("ScatterElements", "Scatter")
+@operator(ScatterElements, Scatter)
 def scatter_elements(node: ir.Node) -> Apply:
     """Put elements to places along an axis."""
     axis, how = operators.ScatterElements.of(node).axis, _reduction(node)
@@ -94,7 +110,7 @@ def scatter_elements(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("ScatterND")
+@operator(ScatterND)
 def scatter_nd(node: ir.Node) -> Apply:
     """Put slices to places ``[..., K]`` on the first K axes."""
     how = _reduction(node)
@@ -114,7 +130,7 @@ def scatter_nd(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("OneHot")
+@operator(OneHot)
 def one_hot(node: ir.Node) -> Apply:
     """Put one value at the indices and another elsewhere, along a new axis."""
     along, listed = operators.OneHot.of(node).axis, integers(node, 1)
@@ -130,13 +146,13 @@ def one_hot(node: ir.Node) -> Apply:
     return apply
 
 
-@computes("NonZero")
+@computes(NonZero)
 def nonzero(x: Tensor) -> Tensor:
     """List the places of all that is not zero: ``[rank, count]``."""
     return torch.nonzero(x).T
 
 
-@operator("Compress")
+@operator(Compress)
 def compress(node: ir.Node) -> Apply:
     """Keep the slices, or elements, that a condition picks."""
     axis = operators.Compress.of(node).axis
@@ -148,7 +164,7 @@ def compress(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("ReverseSequence")
+@operator(ReverseSequence)
 def reverse_sequence(node: ir.Node) -> Apply:
     """Turn the first elements of each sequence around."""
     options = operators.ReverseSequence.of(node)
@@ -170,7 +186,7 @@ def reversed_sequences(x: Tensor, lengths: Tensor, time: int = 0, batch: int = 1
     return x.gather(time, places.expand(x.shape))
 
 
-@operator("Shape")
+@operator(Shape)
 def shape_of(node: ir.Node) -> Apply:
     """List the lengths of axes, as int64."""
     options = Shape.of(node)
@@ -178,13 +194,13 @@ def shape_of(node: ir.Node) -> Apply:
     return lambda x: torch.tensor(x.shape[start:end], dtype=torch.int64, device=x.device)
 
 
-@computes("Size")
+@computes(Size)
 def size_of(x: Tensor) -> Tensor:
     """Count elements, as int64."""
     return torch.tensor(x.numel(), dtype=torch.int64, device=x.device)
 
 
-@operator("ConstantOfShape")
+@operator(ConstantOfShape)
 def fill(node: ir.Node) -> Apply:
     """Make a tensor of one number."""
     listed = integers(node, 0)
@@ -200,7 +216,7 @@ def fill(node: ir.Node) -> Apply:
     return apply
 
 
-@computes("Range")
+@computes(Range)
 def count_from(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
     """Count from a start, by steps, to before a limit."""
     first, last, each = (given.reshape(()).item() for given in (start, limit, step))
@@ -208,7 +224,7 @@ def count_from(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
     return start + step * torch.arange(count, dtype=start.dtype, device=start.device)
 
 
-@operator("EyeLike")
+@operator(EyeLike)
 def unit_matrix(node: ir.Node) -> Apply:
     """Make a matrix with ones on a diagonal."""
     options = EyeLike.of(node)

@@ -22,16 +22,34 @@ from intact.improve.learn.operators.rules import (
     operator,
 )
 from intact.ops import operators
+from intact.ops.operators import (
+    CenterCropPad,
+    Concat,
+    DepthToSpace,
+    Expand,
+    Flatten,
+    Identity,
+    Pad,
+    Reshape,
+    Slice,
+    SpaceToDepth,
+    Split,
+    Squeeze,
+    Tile,
+    Transpose,
+    Trilu,
+    Unsqueeze,
+)
 from intact.program.operations import Pads
 
 
-@computes("Identity")
+@computes(Identity)
 def identity(x: Tensor) -> Tensor:
     """Return the operand."""
     return x
 
 
-@operator("Reshape")
+@operator(Reshape)
 def reshape(node: ir.Node) -> Apply:
     """Give another shape; 0 copies a length unless ``allowzero``, -1 is what remains."""
     wanted = integers(node, 1)
@@ -59,14 +77,14 @@ def _resolve_lengths(sizes: Sequence[int], wanted: Integers, *, copies: bool) ->
     return lengths
 
 
-@operator("Transpose")
+@operator(Transpose)
 def transpose(node: ir.Node) -> Apply:
     """Reorder axes; by default the other way round."""
     order = operators.Transpose.of(node).perm
     return lambda x: x.permute(order or tuple(range(x.ndim))[::-1])
 
 
-@operator("Flatten")
+@operator(Flatten)
 def flatten(node: ir.Node) -> Apply:
     """Join the axes before one and those from it on: a matrix."""
     first = operators.Flatten.of(node).axis
@@ -78,7 +96,7 @@ def flatten(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("Squeeze")
+@operator(Squeeze)
 def squeeze(node: ir.Node) -> Apply:
     """Remove axes of length 1: those that are listed, or all."""
     listed = integers(node, 1, "axes")
@@ -90,7 +108,7 @@ def squeeze(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("Unsqueeze")
+@operator(Unsqueeze)
 def unsqueeze(node: ir.Node) -> Apply:
     """Insert axes of length 1 where the result has them."""
     listed = integers(node, 1, "axes")
@@ -106,14 +124,14 @@ def unsqueeze(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("Concat")
+@operator(Concat)
 def concat(node: ir.Node) -> Apply:
     """Join tensors along an axis."""
     axis = operators.Concat.of(node).axis
     return lambda *operands: torch.cat(operands, axis)
 
 
-@operator("Split")
+@operator(Split)
 def split(node: ir.Node) -> Apply:
     """Cut along an axis, by lengths or into equal parts (the last one may be shorter)."""
     axis, count = operators.Split.of(node).axis, len(node.outputs)
@@ -131,7 +149,7 @@ def split(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("Slice")
+@operator(Slice)
 def slices(node: ir.Node) -> Apply:
     """Cut a range out of each listed axis; steps may go backwards."""
     read = [integers(node, slot) for slot in (1, 2, 3, 4)]
@@ -166,7 +184,7 @@ def add_padding(x: Tensor, pads: Pads, value: float = 0.0) -> Tensor:
     return F.pad(x, flat, value=value) if any(flat) else x
 
 
-@operator("Pad")
+@operator(Pad)
 def pad(node: ir.Node) -> Apply:
     """Pad listed axes with a value or with what lies within; negative pads take elements away."""
     mode = operators.Pad.of(node).mode
@@ -216,7 +234,7 @@ def _mirror(x: Tensor, axis: int, before: int, behind: int, mode: str) -> Tensor
     return x.index_select(axis, places)
 
 
-@operator("Tile")
+@operator(Tile)
 def tile(node: ir.Node) -> Apply:
     """Repeat along each axis."""
     listed = integers(node, 1)
@@ -227,7 +245,7 @@ def tile(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("Expand")
+@operator(Expand)
 def expand(node: ir.Node) -> Apply:
     """Broadcast to a shape; its lengths of 1 leave those of the data."""
     listed = integers(node, 1)
@@ -238,7 +256,7 @@ def expand(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("DepthToSpace")
+@operator(DepthToSpace)
 def depth_to_space(node: ir.Node) -> Apply:
     """Turn channels into blocks of pixels: data ``[N, C, H, W]``."""
     options = operators.DepthToSpace.of(node)
@@ -256,7 +274,7 @@ def depth_to_space(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("SpaceToDepth")
+@operator(SpaceToDepth)
 def space_to_depth(node: ir.Node) -> Apply:
     """Turn blocks of pixels into channels: data ``[N, C, H, W]``."""
     b = operators.SpaceToDepth.of(node).blocksize
@@ -269,7 +287,7 @@ def space_to_depth(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("Trilu")
+@operator(Trilu)
 def triangle(node: ir.Node) -> Apply:
     """Keep the upper or lower triangle of matrices."""
     function = torch.triu if operators.Trilu.of(node).upper else torch.tril
@@ -281,7 +299,7 @@ def triangle(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("CenterCropPad")
+@operator(CenterCropPad)
 def center_crop_pad(node: ir.Node) -> Apply:
     """Cut or pad axes around their middle, with zeros."""
     listed, chosen = integers(node, 1), operators.CenterCropPad.of(node).axes

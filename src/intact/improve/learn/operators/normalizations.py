@@ -21,14 +21,40 @@ from intact.improve.learn.operators.rules import (
     outputs,
 )
 from intact.ops import operators
-from intact.ops.operators import ArgMax, CumSum, Reduce, TopK
+from intact.ops.operators import (
+    LRN,
+    ArgMax,
+    ArgMin,
+    BatchNormalization,
+    CumProd,
+    CumSum,
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    LpNormalization,
+    MeanVarianceNormalization,
+    Reduce,
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    ReduceSumSquare,
+    RMSNormalization,
+    TopK,
+    is_a,
+)
 
 
 def _epsilon(node: ir.Node) -> float:
     return operators.Stabilized.of(node).epsilon
 
 
-@operator("BatchNormalization")
+@operator(BatchNormalization)
 def batch_norm(node: ir.Node) -> Apply:
     """Normalize channels by stored means and variances."""
     if operators.BatchNormalization.of(node).training_mode:
@@ -46,7 +72,7 @@ def batch_norm(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("InstanceNormalization")
+@operator(InstanceNormalization)
 def instance_norm(node: ir.Node) -> Apply:
     """Normalize each channel of each sample."""
     epsilon = _epsilon(node)
@@ -54,7 +80,7 @@ def instance_norm(node: ir.Node) -> Apply:
     return lambda x, scale, shift: torch.group_norm(x, x.shape[1], scale, shift, epsilon)
 
 
-@operator("GroupNormalization")
+@operator(GroupNormalization)
 def group_norm(node: ir.Node) -> Apply:
     """Normalize groups of channels; before opset 21 each group has one scale, then each channel."""
     groups, epsilon = node.attributes["num_groups"].as_int(), _epsilon(node)
@@ -68,7 +94,7 @@ def group_norm(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("LayerNormalization")
+@operator(LayerNormalization)
 def layer_norm(node: ir.Node) -> Apply:
     """Normalize over the axes from one on; outputs 1 and 2 are mean and 1 / deviation."""
     first, epsilon = operators.LayerNormalization.of(node).axis, _epsilon(node)
@@ -104,7 +130,7 @@ def _scaled_layer_norm(
     return result if shift is None else result + shift
 
 
-@operator("RMSNormalization")
+@operator(RMSNormalization)
 def rms_norm(node: ir.Node) -> Apply:
     """Divide by the root of the mean square over the axes from one on."""
     first, epsilon = operators.LayerNormalization.of(node).axis, _epsilon(node)
@@ -116,7 +142,7 @@ def rms_norm(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("LpNormalization")
+@operator(LpNormalization)
 def lp_norm(node: ir.Node) -> Apply:
     """Divide by the p-norm along an axis; zeros stay zero."""
     options = operators.LpNormalization.of(node)
@@ -129,7 +155,7 @@ def lp_norm(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("LRN")
+@operator(LRN)
 def local_response_norm(node: ir.Node) -> Apply:
     """Divide by a power of the mean square of the channels around."""
     options = operators.LRN.of(node)
@@ -145,7 +171,7 @@ def local_response_norm(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("MeanVarianceNormalization")
+@operator(MeanVarianceNormalization)
 def mean_variance_norm(node: ir.Node) -> Apply:
     """Subtract the mean over axes and divide by the deviation."""
     axes = operators.MeanVarianceNormalization.of(node).axes
@@ -193,16 +219,16 @@ def _log_sum_exp(x: Tensor, axes: Integers, keep: bool) -> Tensor:
 
 _REDUCTIONS: Mapping[str, _Reduce] = MappingProxyType(
     {
-        "ReduceL1": lambda x, axes, keep: _sum(x.abs(), axes, keep),
-        "ReduceL2": _norm,
-        "ReduceLogSum": lambda x, axes, keep: torch.log(_sum(x, axes, keep)),
-        "ReduceLogSumExp": _log_sum_exp,
-        "ReduceMax": lambda x, axes, keep: x.amax(axes, keep),
-        "ReduceMean": _mean,
-        "ReduceMin": lambda x, axes, keep: x.amin(axes, keep),
-        "ReduceProd": _product,
-        "ReduceSum": _sum,
-        "ReduceSumSquare": lambda x, axes, keep: _sum(x * x, axes, keep),
+        ReduceL1.name: lambda x, axes, keep: _sum(x.abs(), axes, keep),
+        ReduceL2.name: _norm,
+        ReduceLogSum.name: lambda x, axes, keep: torch.log(_sum(x, axes, keep)),
+        ReduceLogSumExp.name: _log_sum_exp,
+        ReduceMax.name: lambda x, axes, keep: x.amax(axes, keep),
+        ReduceMean.name: _mean,
+        ReduceMin.name: lambda x, axes, keep: x.amin(axes, keep),
+        ReduceProd.name: _product,
+        ReduceSum.name: _sum,
+        ReduceSumSquare.name: lambda x, axes, keep: _sum(x * x, axes, keep),
     }
 )
 
@@ -227,10 +253,10 @@ def reduction(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("ArgMax", "ArgMin")
+@operator(ArgMax, ArgMin)
 def place(node: ir.Node) -> Apply:
     """Find the place of the largest or smallest element: the first, or the last if asked for."""
-    find = torch.argmax if node.op_type == "ArgMax" else torch.argmin
+    find = torch.argmax if is_a(node, ArgMax) else torch.argmin
     options = ArgMax.of(node)
     axis, keep, is_last = options.axis, bool(options.keepdims), bool(options.select_last_index)
 
@@ -242,10 +268,10 @@ def place(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("CumSum", "CumProd")
+@operator(CumSum, CumProd)
 def accumulation(node: ir.Node) -> Apply:
     """Accumulate along an axis, forwards or backwards, with or without the element itself."""
-    function, first = (torch.cumsum, 0) if node.op_type == "CumSum" else (torch.cumprod, 1)
+    function, first = (torch.cumsum, 0) if is_a(node, CumSum) else (torch.cumprod, 1)
     options = CumSum.of(node)
     is_exclusive, is_reverse = bool(options.exclusive), bool(options.reverse)
     listed = integers(node, 1)
@@ -262,7 +288,7 @@ def accumulation(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("TopK")
+@operator(TopK)
 def largest(node: ir.Node) -> Apply:
     """Find the K largest or smallest elements along an axis and their places, in order.
 

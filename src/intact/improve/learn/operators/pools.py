@@ -13,7 +13,15 @@ from intact.errors import Unsupported
 from intact.improve.learn.operators.moves import add_padding
 from intact.improve.learn.operators.rules import Apply, Integers, computes, integers, operator
 from intact.ops.declaration import Window
-from intact.ops.operators import AveragePool, GlobalLpPool, LpPool, MaxPool
+from intact.ops.operators import (
+    AveragePool,
+    GlobalAveragePool,
+    GlobalLpPool,
+    GlobalMaxPool,
+    LpPool,
+    MaxPool,
+    MaxUnpool,
+)
 from intact.program.operations import Pads
 
 _MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
@@ -55,7 +63,7 @@ def _fits(pads: Pads, kernel: Integers) -> bool:
     return is_even(pads) and all(2 * pad <= k for (pad, _), k in zip(pads, kernel, strict=True))
 
 
-@operator("MaxPool")
+@operator(MaxPool)
 def max_pool(node: ir.Node) -> Apply:
     """Find the largest element of each window, and its place in the whole tensor if asked for."""
     kernel, windows = _kernel(node), MaxPool.of(node)
@@ -105,7 +113,7 @@ def _places(
     return place + planes * math.prod(own)
 
 
-@operator("AveragePool")
+@operator(AveragePool)
 def average_pool(node: ir.Node) -> Apply:
     """Take the mean of each window, with the model's pads or without any."""
     kernel, windows = _kernel(node), AveragePool.of(node)
@@ -133,7 +141,7 @@ def average_pool(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("LpPool")
+@operator(LpPool)
 def lp_pool(node: ir.Node) -> Apply:
     """Take the p-norm of each window."""
     kernel, windows = _kernel(node), LpPool.of(node)
@@ -149,19 +157,19 @@ def lp_pool(node: ir.Node) -> Apply:
     return apply
 
 
-@computes("GlobalAveragePool")
+@computes(GlobalAveragePool)
 def global_average_pool(x: Tensor) -> Tensor:
     """Take the mean over all spatial axes."""
     return x.mean(tuple(range(2, x.ndim)), keepdim=True)
 
 
-@computes("GlobalMaxPool")
+@computes(GlobalMaxPool)
 def global_max_pool(x: Tensor) -> Tensor:
     """Find the largest element of all spatial axes."""
     return x.amax(tuple(range(2, x.ndim)), keepdim=True)
 
 
-@operator("GlobalLpPool")
+@operator(GlobalLpPool)
 def global_lp_pool(node: ir.Node) -> Apply:
     """Take the p-norm over all spatial axes."""
     order = GlobalLpPool.of(node).p
@@ -172,7 +180,7 @@ def global_lp_pool(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("MaxUnpool")
+@operator(MaxUnpool)
 def max_unpool(node: ir.Node) -> Apply:
     """Put elements back to the places that MaxPool found; zero elsewhere."""
     kernel, windows = _kernel(node), Window.of(node)

@@ -14,7 +14,7 @@ from intact.graph import input_value
 from intact.improve.learn.operators.moves import add_padding
 from intact.improve.learn.operators.pools import is_even
 from intact.improve.learn.operators.rules import Apply, Integers, computes, operator
-from intact.ops.operators import Attention, Conv, ConvTranspose, Gemm
+from intact.ops.operators import Attention, Conv, ConvTranspose, Einsum, Gemm, MatMul
 from intact.program.operations import Pads
 
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
@@ -35,7 +35,7 @@ def _refuse_rank(node: ir.Node) -> None:
         raise Unsupported(f"torch has no convolution of {len(shape) - 2} spatial axes")
 
 
-@operator("Conv")
+@operator(Conv)
 def conv(node: ir.Node) -> Apply:
     """Convolve data ``[N, C, *S]`` with weights ``[M, C / group, *kernel]``."""
     _refuse_rank(node)
@@ -56,7 +56,7 @@ def conv(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("ConvTranspose")
+@operator(ConvTranspose)
 def transposed_conv(node: ir.Node) -> Apply:
     """Compute a convolution's gradient: data ``[N, C, *S]``, weights ``[C, M / group, *K]``."""
     _refuse_rank(node)
@@ -121,7 +121,7 @@ def _transposed_pads(
     return tuple(pads)
 
 
-@operator("Gemm")
+@operator(Gemm)
 def gemm(node: ir.Node) -> Apply:
     """Compute ``alpha * A * B + beta * C``: A ``[M, K]``, B ``[K, N]``, either transposed."""
     options = Gemm.of(node)
@@ -138,13 +138,13 @@ def gemm(node: ir.Node) -> Apply:
     return apply
 
 
-@computes("MatMul")
+@computes(MatMul)
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Multiply matrices, vectors, and stacks of matrices."""
     return torch.matmul(*_alike(a, b))
 
 
-@operator("Einsum")
+@operator(Einsum)
 def einsum(node: ir.Node) -> Apply:
     """Sum products as an equation says."""
     equation = node.attributes["equation"].as_string().replace(" ", "")
@@ -160,7 +160,7 @@ def _refuse_options(node: ir.Node) -> None:
         raise Unsupported("training has no attention with a softcap")
 
 
-@operator("Attention")
+@operator(Attention)
 def attention(node: ir.Node) -> Apply:
     """Attend to keys: all ``[N, heads, T, width]``, or ``[N, T, heads * width]``."""
     _refuse_options(node)

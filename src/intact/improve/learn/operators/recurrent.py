@@ -21,8 +21,9 @@ from intact.errors import Unsupported
 from intact.improve.learn.operators.activations import function_of
 from intact.improve.learn.operators.indices import reversed_sequences
 from intact.improve.learn.operators.rules import Apply, operator, outputs
+from intact.ops import functions
 from intact.ops.functions import FUNCTIONS
-from intact.ops.operators import GRU, LSTM, Recurrent
+from intact.ops.operators import GRU, LSTM, RNN, Recurrent, is_a
 
 _Function: TypeAlias = Callable[[Tensor], Tensor]
 _State: TypeAlias = tuple[Tensor, Tensor | None]
@@ -38,7 +39,11 @@ _OF_LAYERS: Mapping[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = Mapp
 """Functions that are no declared ones, by their names in lower case, with defaults of alpha and
 beta."""
 
-_DEFAULTS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
+_DEFAULTS = {
+    GRU.name: (functions.sigmoid.name, functions.tanh.name),
+    LSTM.name: (functions.sigmoid.name, functions.tanh.name, functions.tanh.name),
+    RNN.name: (functions.tanh.name,),
+}
 """Activations of one direction."""
 
 
@@ -99,7 +104,7 @@ def _lstm(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State
 
 
 _STEPS: Mapping[str, Callable[[_Cell, _Weights, Tensor, _State], _State]] = MappingProxyType(
-    {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
+    {GRU.name: _gru, LSTM.name: _lstm, RNN.name: _rnn}
 )
 
 
@@ -109,7 +114,7 @@ def recurrent(node: ir.Node) -> Apply:
     options = Recurrent.of(node)
     direction, batch_first = options.direction, bool(options.layout)
     cells = _cells(node, 2 if direction == "bidirectional" else 1)
-    step, has_cell = _STEPS[node.op_type], node.op_type == "LSTM"
+    step, has_cell = _STEPS[node.op_type], is_a(node, LSTM)
 
     def apply(
         x: Tensor,

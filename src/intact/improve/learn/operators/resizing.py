@@ -158,7 +158,7 @@ def _cubic(distance: npt.NDArray[np.floating], a: float) -> npt.NDArray[np.float
     return np.where(d <= 1, inner, np.where(d < 2, outer, 0))
 
 
-@operator("Resize")
+@operator(Resize)
 def resize(node: ir.Node) -> Apply:
     """Resize axes by factors or to lengths."""
     method = _method(node)
@@ -273,7 +273,7 @@ _SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
 """Names of torch for modes of GridSample since opset 20; older ones are torch's."""
 
 
-@operator("GridSample")
+@operator(GridSample)
 def grid_sample(node: ir.Node) -> Apply:
     """Take pixels at places of a grid."""
     options = GridSample.of(node)
