@@ -23,7 +23,16 @@ from intact.graph.edit import Editor
 from intact.graph.passes import library
 from intact.graph.passes.pattern import Pattern, constant, op, value
 from intact.ops import functions
-from intact.ops.operators import Add, AveragePool, Conv, DequantizeLinear, Mul, QuantizeLinear, is_a
+from intact.ops.operators import (
+    Add,
+    AveragePool,
+    Conv,
+    Declared,
+    DequantizeLinear,
+    Mul,
+    QuantizeLinear,
+    is_a,
+)
 from intact.plan import QuantizedGraph
 from intact.plan.quantized_graph import COMPOSED, quantizes
 from intact.program.arithmetic.functions import GATE_OFFSET, GATE_SCALE, GATE_STEPS
@@ -160,15 +169,17 @@ def _scalar(number: np.generic) -> Pattern:
     return constant(lambda a: (a.shape, a.dtype) == ((), number.dtype) and a[()] == number)
 
 
-def _pair(op_type: str, data: Pattern, scale: float, kind: type[np.generic] = np.uint8) -> Pattern:
+def _pair(
+    operator: Declared, data: Pattern, scale: float, kind: type[np.generic] = np.uint8
+) -> Pattern:
     """Return the pattern of data that is quantized or dequantized, with a zero point of 0."""
-    return op(op_type, data, _scalar(np.float32(scale)), _scalar(kind(0)))
+    return op(operator, data, _scalar(np.float32(scale)), _scalar(kind(0)))
 
 
 _DATA = value()
-_THREE = _pair(DequantizeLinear.name, _scalar(np.uint8(1)), GATE_OFFSET)
-_CODES = _pair(QuantizeLinear.name, _DATA + _THREE, GATE_SCALE)
-_HARD_SWISH = _DATA * _pair(DequantizeLinear.name, _CODES, 1 / GATE_STEPS)
+_THREE = _pair(DequantizeLinear, _scalar(np.uint8(1)), GATE_OFFSET)
+_CODES = _pair(QuantizeLinear, _DATA + _THREE, GATE_SCALE)
+_HARD_SWISH = _DATA * _pair(DequantizeLinear, _CODES, 1 / GATE_STEPS)
 
 
 def _is_average(node: ir.Node) -> bool:
@@ -180,5 +191,5 @@ def _is_average(node: ir.Node) -> bool:
         return False
     shape = (options.group, 1, *kernel)
     ones = constant(lambda a: a.shape == shape and bool((a == 1).all()))
-    weight = _pair(DequantizeLinear.name, ones, 1 / math.prod(kernel), np.int8)
+    weight = _pair(DequantizeLinear, ones, 1 / math.prod(kernel), np.int8)
     return op(Conv, value(), weight).at(node) is not None

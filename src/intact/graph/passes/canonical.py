@@ -27,6 +27,7 @@ from intact.ops.operators import (
     BatchNormalization,
     Concat,
     ConstantOfShape,
+    Declared,
     Div,
     Flatten,
     Gather,
@@ -230,7 +231,7 @@ def write_as_products(model: ir.Model) -> int:
 
 
 def _multiply(graph: ir.Graph, node: ir.Node) -> bool:
-    data, divisor = _operands(node, Div.name)
+    data, divisor = _operands(node, Div)
     if data is None or divisor is None or divisor.size == 0:
         return False
     with np.errstate(all="ignore"):
@@ -246,7 +247,7 @@ def _multiply(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _square(node: ir.Node) -> bool:
-    data, exponent = _operands(node, Pow.name)
+    data, exponent = _operands(node, Pow)
     if data is None or data.shape is None or exponent is None or exponent.size != 1:
         return False
     if exponent.item() != 2 or exponent.ndim > len(data.shape):  # more axes would broadcast
@@ -256,9 +257,9 @@ def _square(node: ir.Node) -> bool:
     return True
 
 
-def _operands(node: ir.Node, op_type: str) -> tuple[ir.Value | None, np.ndarray | None]:
+def _operands(node: ir.Node, operator: Declared) -> tuple[ir.Value | None, np.ndarray | None]:
     """Return the computed float32 operand and the constant one; None for other nodes."""
-    if node.domain != "" or node.op_type != op_type or len(node.inputs) != 2:
+    if not is_a(node, operator) or len(node.inputs) != 2:
         return None, None
     data, constant = input_value(node, 0), constant_array(input_value(node, 1))
     if data is None or is_constant(data) or constant is None:

@@ -26,7 +26,7 @@ _Doubles = npt.NDArray[np.float64]
 
 _LINEAR = op(BIASED, value(), constant(), constant(optional=True))
 _NUMBERS = constant()
-_NORMED = op(BatchNormalization.name, _LINEAR.sole, *(constant() for _ in range(4)))
+_NORMED = op(BatchNormalization, _LINEAR.sole, *(constant() for _ in range(4)))
 _SCALED = either(_LINEAR.sole * _NUMBERS, _LINEAR.sole + _NUMBERS, _LINEAR.sole - _NUMBERS)
 
 

@@ -39,6 +39,7 @@ from intact.graph.passes.pattern import (
 from intact.ops import functions
 from intact.ops.operators import (
     Clip,
+    Declared,
     Expand,
     Identity,
     LayerNormalization,
@@ -271,13 +272,13 @@ def _keeps_axis(node: ir.Node) -> bool:
     return Reduce.of(node).keepdims != 0
 
 
-def _reduction(op_type: str, data: Pattern) -> Pattern:
-    return op(op_type, data, constant(optional=True))
+def _reduction(operator: Declared, data: Pattern) -> Pattern:
+    return op(operator, data, constant(optional=True))
 
 
-def _kept(op_type: str, data: Pattern) -> Pattern:
+def _kept(operator: Declared, data: Pattern) -> Pattern:
     """Return the pattern of a reduction of the last axis, which stays with length 1."""
-    reduced = _reduction(op_type, data).where(_reduces_last)
+    reduced = _reduction(operator, data).where(_reduces_last)
     short = reduced.where(lambda node: not _keeps_axis(node))
     again = op(names(Reshape, Unsqueeze), short, constant(optional=True)).where(_gives_axis_back)
     return either(reduced.where(_keeps_axis), again)
@@ -291,10 +292,10 @@ def _gives_axis_back(node: ir.Node) -> bool:
     return (*(node.outputs[0].shape or ()),) == (*kept, 1)
 
 
-_POWERS = op(functions.exp, _X - _kept(ReduceMax.name, _X))
+_POWERS = op(functions.exp, _X - _kept(ReduceMax, _X))
 
 
-@_rule(_POWERS / _kept(ReduceSum.name, _POWERS))
+@_rule(_POWERS / _kept(ReduceSum, _POWERS))
 def _softmax(found: Bindings, last: ir.Node) -> Match:
     """``exp(x - max(x)) / sum(exp(x - max(x)))`` -> ``Softmax(x)``, along the last axis."""
     return Match(found.value(_X), last, attributes={"axis": -1})
@@ -361,13 +362,13 @@ def _size(value: ir.Value | None) -> tuple[int, int] | None:
 
 def _mean(data: Pattern) -> Pattern:
     """Return the pattern of a mean over one axis, also as a sum times ``1 / n``."""
-    total, part = _reduction(ReduceSum.name, data), constant()
+    total, part = _reduction(ReduceSum, data), constant()
 
     def is_share(found: Bindings) -> bool:
         _, length = _along(found)
         return length > 0 and is_near(found.array(part), 1.0 / length)
 
-    return either(_reduction(ReduceMean.name, data), (_view(total) * part).given(is_share))
+    return either(_reduction(ReduceMean, data), (_view(total) * part).given(is_share))
 
 
 def _has_axis(kept: Pattern) -> Callable[[Bindings], bool]:
@@ -387,7 +388,7 @@ def _has_axis(kept: Pattern) -> Callable[[Bindings], bool]:
 
 def _by_mean() -> Pattern:
     def mean(data: Pattern) -> Pattern:
-        return _reduction(ReduceMean.name, data).where(_reduces_last).where(_keeps_axis)
+        return _reduction(ReduceMean, data).where(_reduces_last).where(_keeps_axis)
 
     centred = _X - mean(_X)
     return centred / op(functions.sqrt, mean(centred * centred) + _EPSILON)

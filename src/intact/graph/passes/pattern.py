@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 from intact.graph.ops import constant_array, facts, input_value, is_constant
 from intact.ops.functions import Unary
-from intact.ops.operators import Add, Declared, Div, Mul, Sub, names
+from intact.ops.operators import Add, Div, Mul, Named, Sub, type_of
 
 CLOSE = 1e-4
 """Relative tolerance for the constants of formulas."""
@@ -154,7 +154,7 @@ def constant(
     return Pattern(ways)
 
 
-def op(types: Declared | Iterable[str], *inputs: Operand) -> Pattern:
+def op(types: Named | Iterable[str], *inputs: Operand) -> Pattern:
     """Return the pattern of the first output of an ONNX operator with exactly these inputs.
 
     Args:
@@ -162,7 +162,8 @@ def op(types: Declared | Iterable[str], *inputs: Operand) -> Pattern:
         inputs: The inputs; a node may leave out optional ones.
     """
     patterns = [each if isinstance(each, Pattern) else near(each) for each in inputs]
-    op_types = names(types) if isinstance(types, type | Unary) else frozenset(types)
+    types = [type_of(types)] if isinstance(types, str | type | Unary) else types
+    op_types = frozenset(types)
     # Equal operands have one order; the other would find every match twice.
     is_pair = len(patterns) == 2 and patterns[0] is not patterns[1]
 

@@ -18,7 +18,17 @@ import onnx_ir as ir
 from intact.graph.names import node_names, value_names
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.replace import add_constant, replace_value
-from intact.ops.operators import Gather, Named, Reshape, Slice, Squeeze, Transpose, is_a, type_of
+from intact.ops.operators import (
+    Declared,
+    Gather,
+    Named,
+    Reshape,
+    Slice,
+    Squeeze,
+    Transpose,
+    is_a,
+    type_of,
+)
 
 
 class _Parts(NamedTuple):
@@ -67,8 +77,8 @@ def _transpose_apart(node: ir.Node) -> bool:
     """Change ``Reshape([n * h, l, w]), Transpose, Reshape([n, h, w, l])`` of ``[n, h, l, w]``."""
     if not is_a(node, Reshape):
         return False
-    turned = _maker(node.inputs[0], Transpose.name)
-    joined = None if turned is None else _maker(turned.inputs[0], Reshape.name)
+    turned = _maker(node.inputs[0], Transpose)
+    joined = None if turned is None else _maker(turned.inputs[0], Reshape)
     if turned is None or joined is None or list(Transpose.of(turned).perm) != [0, 2, 1]:
         return False
     data, result, middle = joined.inputs[0], node.outputs[0], joined.outputs[0]
@@ -90,10 +100,10 @@ def _transpose_apart(node: ir.Node) -> bool:
     return True
 
 
-def _maker(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    """Return the node of a type that makes a value which one node reads."""
+def _maker(value: ir.Value | None, operator: Declared) -> ir.Node | None:
+    """Return the node of an operator that makes a value which one node reads."""
     node = None if value is None else value.producer()
-    if value is None or node is None or node.domain != "" or node.op_type != op_type:
+    if value is None or not is_a(node, operator):
         return None
     return None if len(tuple(value.uses())) != 1 or value.is_graph_output() else node
 

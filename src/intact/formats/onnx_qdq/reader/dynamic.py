@@ -20,17 +20,17 @@ from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant, replace_value
 from intact.ops.operators import (
     Cast,
+    Declared,
     DequantizeLinear,
     DynamicQuantizeLinear,
     MatMul,
     MatMulInteger,
     Mul,
+    is_a,
 )
 from intact.plan import Decision, QuantizedGraph, TensorEnd
 from intact.plan.schemes import quantized_running
 
-_PRODUCT = MatMulInteger.name
-_QUANTIZER = DynamicQuantizeLinear.name
 _REMEDY = "quantize the float model"
 
 
@@ -43,7 +43,7 @@ def lift_dynamic(model: ir.Model) -> frozenset[str]:
     Raises:
         ModelError: A product of codes is not followed by its scales, or a factor is no constant.
     """
-    layers = [node for node in model.graph if _is(node, _PRODUCT)]
+    layers = [node for node in model.graph if is_a(node, MatMulInteger)]
     # All are looked at before the first is changed: a refused model stays as it was.
     found = [_Layer.of(node) for node in layers]
     edits = GraphEdits(model.graph)
@@ -93,17 +93,17 @@ class _Layer:
         data, weight = input_value(product, 0), input_value(product, 1)
         if data is None or constant_array(weight) is None:
             raise unreadable(product, "its right factor is no constant", _REMEDY)
-        scaled = _reader(_reader(product, Cast.name), Mul.name)
+        scaled = _reader(_reader(product, Cast), Mul)
         if scaled is None:
             raise unreadable(product, "no Cast and Mul by its scales follow it", _REMEDY)
         other = next((v for v in scaled.inputs if v is not None and not _is_cast(v)), None)
         both = None if other is None else other.producer()
-        if both is None or not _is(both, Mul.name):
+        if not is_a(both, Mul):
             raise unreadable(product, "its scales are no product of two", _REMEDY)
         left, right = both.inputs
         maker = data.producer()
         # Quantizers write the product of both scales with either of them first.
-        if maker is not None and _is(maker, _QUANTIZER) and right is maker.outputs[1]:
+        if is_a(maker, DynamicQuantizeLinear) and right is maker.outputs[1]:
             left, right = right, left
         if left is None or right is None or constant_array(right) is None:
             raise unreadable(product, "the scale of its weight is computed", _REMEDY)
@@ -121,7 +121,7 @@ class _Layer:
     @property
     def _quantizer(self) -> ir.Node | None:
         maker = self.data.producer()
-        if maker is None or not _is(maker, _QUANTIZER):
+        if not is_a(maker, DynamicQuantizeLinear):
             return None
         return maker if self.data_scale is maker.outputs[1] else None
 
@@ -177,25 +177,20 @@ class _Layer:
 
 
 def _behind(product: ir.Node) -> list[ir.Node]:
-    cast = _reader(product, Cast.name)
-    scaled = _reader(cast, Mul.name)
+    cast = _reader(product, Cast)
+    scaled = _reader(cast, Mul)
     return [node for node in (cast, scaled) if node is not None]
 
 
-def _is(node: ir.Node, op_type: str) -> bool:
-    return node.domain == "" and node.op_type == op_type
-
-
 def _is_cast(value: ir.Value) -> bool:
-    maker = value.producer()
-    return maker is not None and _is(maker, Cast.name)
+    return is_a(value.producer(), Cast)
 
 
-def _reader(node: ir.Node | None, op_type: str) -> ir.Node | None:
-    """Return the only reader of a node's result, where it is of a type."""
+def _reader(node: ir.Node | None, operator: Declared) -> ir.Node | None:
+    """Return the only reader of a node's result, where it is one of an operator."""
     if node is None or node.outputs[0].is_graph_output():
         return None
     uses = tuple(node.outputs[0].uses())
-    if len(uses) != 1 or not _is(uses[0].node, op_type):
+    if len(uses) != 1 or not is_a(uses[0].node, operator):
         return None
     return uses[0].node
