@@ -13,9 +13,10 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from intact.ops import functions, operators
 from intact.ops.declaration import Operator, OpSpec, Window
 from intact.ops.functions import FUNCTIONS
-from intact.ops.operators import OPERATORS, OPS, Gemm, MaxPool, Pad
+from intact.ops.operators import OPERATORS, OPS, Clip, Gemm, MaxPool, Pad, Softmax, is_a, names
 from tests.models import ModelBuilder
 
 Array = npt.NDArray[Any]
@@ -148,3 +149,22 @@ def test_rounding_up_makes_the_windows_of_the_runtime(seed: int) -> None:
     session = onnxruntime.InferenceSession(b.build().SerializeToString())
     found = session.run(None, {"x": np.zeros((1, 1, size), np.float32)})[0]
     assert found.shape[2] == (size + sum(pads) + added - width) // stride + 1
+
+
+def test_a_node_is_asked_for_its_operator_by_the_declaration() -> None:
+    softmax, sigmoid = ir.node("Softmax", []), ir.node("Sigmoid", [])
+    assert is_a(softmax, Softmax)
+    assert is_a(softmax, Clip, Softmax)
+    assert is_a(sigmoid, functions.sigmoid)
+    assert not is_a(softmax, Clip, functions.sigmoid)
+    assert not is_a(None, Softmax)
+    assert not is_a(ir.node("Softmax", [], domain="com.others"), Softmax)
+    assert names(Softmax, functions.sigmoid) == {"Softmax", "Sigmoid"}
+
+
+def test_operators_are_called_as_they_are_named() -> None:
+    named = {k: v for k, v in vars(operators).items() if isinstance(v, type(Operator))}
+    declared = {k: vars(v)["name"] for k, v in named.items() if "name" in vars(v)}
+    assert declared
+    assert [k for k, name in declared.items() if k != name] == []
+    assert set(declared) >= set(OPERATORS) - set(FUNCTIONS)

@@ -201,45 +201,22 @@ class Reduce(Operator, kind=OpKind.REDUCE, roles=(DATA, SHAPE), abstract=True):
     noop_with_empty_axes: int = 0
 
 
-class ReduceMean(Reduce, keeps_sign=True):
-    pass
+def _reduction(name: str, **facts: Any) -> type[Reduce]:
+    declared: type[Reduce] = type(name, (Reduce,), {}, **facts)
+    return declared
 
 
-class ReduceSum(ReduceMean):
-    pass
-
-
-class ReduceProd(ReduceMean):
-    pass
-
-
-class ReduceMax(Reduce, keeps_sign=True, moves_values=True):
-    pass
-
-
-class ReduceMin(ReduceMax):
-    pass
-
-
-class ReduceL1(Reduce, low=0.0):
-    pass
-
-
-class ReduceL2(ReduceL1):
-    pass
-
-
-class ReduceSumSquare(ReduceL1):
-    pass
-
-
+ReduceMean = _reduction("ReduceMean", keeps_sign=True)
+ReduceSum = _reduction("ReduceSum", keeps_sign=True)
+ReduceProd = _reduction("ReduceProd", keeps_sign=True)
+ReduceMax = _reduction("ReduceMax", keeps_sign=True, moves_values=True)
+ReduceMin = _reduction("ReduceMin", keeps_sign=True, moves_values=True)
+ReduceL1 = _reduction("ReduceL1", low=0.0)
+ReduceL2 = _reduction("ReduceL2", low=0.0)
+ReduceSumSquare = _reduction("ReduceSumSquare", low=0.0)
 # The logarithm of what is below 1 is negative, also of sums that are not.
-class ReduceLogSum(Reduce):
-    pass
-
-
-class ReduceLogSumExp(Reduce):
-    pass
+ReduceLogSum = _reduction("ReduceLogSum")
+ReduceLogSumExp = _reduction("ReduceLogSumExp")
 
 
 class CumSum(Operator, kind=OpKind.REDUCE, roles=(DATA, SHAPE), places=True):
