@@ -36,7 +36,9 @@ def test_a_state_that_grows_has_none_and_neither_what_depends_on_it(states: str)
     assert found[0] is None or found[0][0] != "N"
     assert found[1] == [3]
     # Of one length before the first turn, and of two behind it.
-    grows = "one = Constant <value_ints = [1]> () t = Mul(s, s) v = ReduceSum <keepdims = 0> (t, one)"
+    grows = (
+        "one = Constant <value_ints = [1]> () t = Mul(s, s) v = ReduceSum <keepdims = 0> (t, one)"
+    )
     found = shapes_of(grows, "float[?,?] s, float[?] u", given="float[1] w")
     assert found == [["N", 3], None]
 
@@ -49,3 +51,16 @@ def test_what_stands_behind_a_loop_knows_its_shape() -> None:
         z = MatMul(y, w) }}"""
     graph = normalize(onnx.parser.parse_model(text))
     assert plain(graph.outputs[0].shape) == ["N", 2]
+
+
+def test_loops_in_a_loop_keep_theirs_where_the_outer_one_does() -> None:
+    for grows in (False, True):
+        last = "Concat <axis = 0> (q, q)" if grows else "Neg(q)"
+        text = f"""{HEAD} main (float[N,3] x, int64 n) => (float[?,?] y) {{
+            y = Loop <body = outer (int64 i, bool c, float[?,?] s) => (bool c, float[?,?] t)
+                {{ q = Loop <body = inner (int64 j, bool e, float[?,?] p) => (bool e, float[?,?] r)
+                       {{ r = Tanh(p) }}> (i, , s)
+                   t = {last} }}> (n, , x) }}"""
+        graph = normalize(onnx.parser.parse_model(text))
+        (outer,) = graph.nodes
+        assert plain(outer.outputs[0].shape) == (None if grows else ["N", 3])

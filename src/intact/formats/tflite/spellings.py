@@ -130,11 +130,12 @@ RESIZES = (
     ),
 )
 CAST = _node("Cast", "CAST", "CastOptions")
+LESS = _node("Less", "LESS", "LessOptions")
 COMPARISONS = (
     _node("Equal", "EQUAL", "EqualOptions"),
     _node("Greater", "GREATER", "GreaterOptions"),
     _node("GreaterOrEqual", "GREATER_EQUAL", "GreaterEqualOptions"),
-    _node("Less", "LESS", "LessOptions"),
+    LESS,
     _node("LessOrEqual", "LESS_EQUAL", "LessEqualOptions"),
 )
 ELEMENTWISE = (

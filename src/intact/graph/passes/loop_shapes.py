@@ -7,7 +7,7 @@ gives something else are left out, until the rest agrees.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
@@ -19,35 +19,6 @@ from intact.graph.traversal import bodies, nodes_of
 
 _FIRST_STATE = 2
 """The slot of the first value that turns change, of a Loop and of its body."""
-
-
-def keep_shapes(model: ir.Model) -> bool:
-    """Give what Loops give the shapes that their values keep.
-
-    Args:
-        model: Changed in place; what is inferred without this is inferred already.
-
-    Returns:
-        Whether any shape is new.
-    """
-    found = False
-    # What one Loop gives may be what the next, or one in its body, begins with.
-    while states := [
-        state
-        for node in nodes_with_bodies(model.graph, "Loop")
-        for state in _states(node)
-        if state.result.shape is None and _is_known(state.begins.shape)
-    ]:
-        kept = _kept(model, states)
-        for state in kept:
-            state.result.shape = state.begins.shape
-        if not kept:
-            break
-        found = True
-        # ONNX keeps a name that it made up, also where it could know better by now.
-        forget_made_up_shapes(model)
-        infer_shapes(model)
-    return found
 
 
 class _State:
@@ -67,6 +38,51 @@ class _State:
         self.declared = before.shape
 
 
+def keep_shapes(model: ir.Model) -> bool:
+    """Give what Loops give the shapes that their values keep.
+
+    Args:
+        model: Changed in place; what is inferred without this is inferred already.
+
+    Returns:
+        Whether any shape is new.
+    """
+    loops = nodes_with_bodies(model.graph, "Loop")
+    left = [state for node in loops for state in _states(node)]
+    while left:
+        for body in (body for node in loops for body in bodies(node)):
+            for value in (value for inner in nodes_of(body) for value in inner.outputs):
+                value.shape = None
+        for state in left:
+            state.before.shape = state.result.shape = None
+        supposed = _suppose(model, left)
+        # What a turn hands on as it is has the shape that was only supposed.
+        kept = [state for state in supposed if state.after.shape == state.begins.shape]
+        for state in left:
+            if state not in kept:
+                state.before.shape, state.result.shape = state.declared, None
+        if len(kept) == len(left):
+            break
+        left = kept
+    infer_shapes(model)
+    return bool(left)
+
+
+def _suppose(model: ir.Model, states: Collection[_State]) -> list[_State]:
+    """Give values before and behind turns the shapes that they begin with, as far as known."""
+    supposed: list[_State] = []
+    while True:
+        # ONNX keeps a name that it made up, also where it could know better by now.
+        forget_made_up_shapes(model)
+        infer_shapes(model)
+        more = [each for each in states if each not in supposed and _is_known(each.begins.shape)]
+        if not more:
+            return supposed
+        for state in more:
+            state.before.shape = state.result.shape = state.begins.shape
+        supposed += more
+
+
 def _states(node: ir.Node) -> Iterator[_State]:
     body = next(bodies(node), None)
     if body is None:
@@ -76,32 +92,6 @@ def _states(node: ir.Node) -> Iterator[_State]:
         begins = input_value(node, slot)
         if begins is not None and isinstance(begins.type, ir.TensorType):
             yield _State(begins, before, after, result)
-
-
-def _kept(model: ir.Model, states: list[_State]) -> list[_State]:
-    """Return the values whose shapes stay, all of them together; bodies have these shapes then."""
-    while states:
-        for state in states:
-            state.before.shape = state.begins.shape
-        _infer_bodies(model)
-        # What a turn hands on as it is has the shape that was only supposed.
-        others = [state for state in states if state.after.shape != state.begins.shape]
-        if not others:
-            return states
-        for state in others:
-            state.before.shape = state.declared
-        states = [state for state in states if state not in others]
-    _infer_bodies(model)
-    return []
-
-
-def _infer_bodies(model: ir.Model) -> None:
-    """Infer the shapes in the bodies of Loops, and nothing from what they were."""
-    for node in nodes_with_bodies(model.graph, "Loop"):
-        for body in bodies(node):
-            for value in (value for inner in nodes_of(body) for value in inner.outputs):
-                value.shape = None
-    infer_shapes(model)
 
 
 def _is_known(shape: ir.Shape | None) -> bool:

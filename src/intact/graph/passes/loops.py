@@ -4,6 +4,7 @@
 2. `write_sequences`: what they append to a sequence is one sequence.
 3. `choose_turns`: for runtimes without loops, all turns that a condition may end are computed, and
    a Where keeps the values from where it does.
+4. `turn_of`: for runtimes with loops of their own, a turn is a model.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph.edit import Editor
-from intact.graph.ops import OpKind, constant_array, facts, input_value
+from intact.graph.graph import values_read_inside
+from intact.graph.ops import OpKind, constant_array, facts, input_value, is_constant
 from intact.graph.passes.constant_nodes import compiled_constants
 from intact.graph.passes.control_flow import Inliner, check_choice, nodes_with_bodies
 from intact.graph.passes.library import infer_shapes
@@ -122,6 +124,43 @@ def choose_turns(editor: Editor, node: ir.Node) -> None:
     for triple in choices:
         check_choice(*triple)
     editor.put_results_in_place(node, values)
+
+
+def turn_of(node: ir.Node, model: ir.Model) -> tuple[ir.Model, list[ir.Value], list[str]]:
+    """Return one turn of a Loop as a model of its own.
+
+    Args:
+        node: The Loop.
+        model: It is in this one's graph, or in a body.
+
+    Returns:
+        The turn, whose inputs are those of the body and then what it reads of what is computed
+        around it; those values; and the names of what the body gives: of outputs of the turn, or
+        of inputs that it only hands on, which are no outputs.
+
+    Raises:
+        Unsupported: It computes nothing.
+    """
+    body = next(bodies(node))
+    read = [value for value in values_read_inside(node) if value.graph is node.graph]
+    constants = [*body.initializers.values(), *filter(is_constant, read)]
+    around = [value for value in read if not is_constant(value)]
+    inputs = [*body.inputs, *around]
+    outputs = [value for value in dict.fromkeys(body.outputs) if value not in inputs]
+    if not outputs:
+        raise Unsupported("a turn computes nothing")
+    # A view and its clone, since nodes belong to one graph.
+    view = ir.GraphView(
+        inputs,
+        outputs,
+        nodes=list(body),
+        initializers=constants,
+        opset_imports=dict(model.opset_imports),
+        name="turn",
+    )
+    functions = [function.clone() for function in model.functions.values()]
+    turn = ir.Model(view.clone(), ir_version=model.ir_version, functions=functions)
+    return turn, around, [str(value.name) for value in body.outputs]
 
 
 def _unrolled_loop(inliner: Inliner, node: ir.Node, body: ir.Graph, turns: int) -> list[ir.Value]:

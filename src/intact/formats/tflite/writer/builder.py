@@ -50,6 +50,21 @@ def data_of(step: Step) -> Tensor:
     return data
 
 
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """What an operator runs beside the main graph.
+
+    Attributes:
+        builder: Its tensors and operators.
+        inputs: Its inputs.
+        outputs: Its outputs.
+    """
+
+    builder: FileBuilder
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
 class FileBuilder:
     """A TFLite file under construction: tensors and operators in the order in which they are added.
 
@@ -70,6 +85,7 @@ class FileBuilder:
             the weight.
         quantized_inside: Floats that operators quantize while they run, by the names of the codes
             that programs have for them.
+        subgraphs: What operators run, in the file behind the main graph.
     """
 
     def __init__(
@@ -83,10 +99,28 @@ class FileBuilder:
         self.makers: dict[str, str] = {}
         self.block_scales: dict[str, str] = {}
         self.quantized_inside: dict[str, Tensor] = {}
+        self.subgraphs: list[Subgraph] = []
         self._taken = set(reserved)
         self._floats: dict[str, Tensor] = {}
         self._open_lengths = dict(open_lengths or {})
         self._lacking = dict(lacking or {})
+
+    def inside(
+        self, reserved: Iterable[str] = (), open_lengths: Mapping[str, int] | None = None
+    ) -> FileBuilder:
+        """Return a builder of a graph that an operator of this one runs."""
+        inner = FileBuilder(reserved, open_lengths, self._lacking)
+        inner.subgraphs = self.subgraphs
+        return inner
+
+    def add_subgraph(
+        self, inner: FileBuilder, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> int:
+        """Add a graph that an operator runs; return its number in the file."""
+        for tensor in (*inputs, *outputs):
+            inner.mention(tensor)
+        self.subgraphs.append(Subgraph(inner, tuple(inputs), tuple(outputs)))
+        return len(self.subgraphs)
 
     def lengths(self, tensor: Tensor) -> list[int]:
         """Return the shape of a tensor in the file, where a batch that may grow is one sample."""
