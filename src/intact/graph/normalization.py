@@ -42,7 +42,7 @@ from intact.graph.passes.split_heads import split_heads, transpose_heads
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.window_pads import write_pads
-from intact.graph.traversal import all_nodes, bodies
+from intact.graph.traversal import bodies
 
 _MOST_ROUNDS = 10
 """Folding enables rules and rules enable folding; three rounds were enough for every model so
@@ -103,7 +103,7 @@ def normalize(
         library.infer_shapes(model)
         write_opset_forms(model)
     _simplify(model)
-    if _has_loops(model):
+    if any(next(bodies(node), None) is not None for node in model.graph):
         from intact.graph.passes.loop_shapes import keep_shapes  # which few models need
 
         if keep_shapes(model):
@@ -159,10 +159,6 @@ def _refuse_negative_sizes(model: ir.Model) -> None:
                     f"{value.shape}: its window or its pads do not fit what it reads",
                     remedy="export the model again, with the size of its real input",
                 )
-
-
-def _has_loops(model: ir.Model) -> bool:
-    return any(node.op_type == "Loop" for node in all_nodes(model))
 
 
 def _write_out_bodies(model: ir.Model, unrolled: int) -> tuple[bool, int]:

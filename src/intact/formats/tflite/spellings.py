@@ -138,8 +138,9 @@ COMPARISONS = (
     LESS,
     _node("LessOrEqual", "LESS_EQUAL", "LessEqualOptions"),
 )
+AND = _node("And", "LOGICAL_AND", "LogicalAndOptions")
 ELEMENTWISE = (
-    _node("And", "LOGICAL_AND", "LogicalAndOptions"),
+    AND,
     _node("Mod", "FLOOR_MOD", "FloorModOptions", integer=0),
     _node("Not", "LOGICAL_NOT", "LogicalNotOptions"),
     _node("Or", "LOGICAL_OR", "LogicalOrOptions"),

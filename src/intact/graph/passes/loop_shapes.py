@@ -15,6 +15,7 @@ from intact.graph.files.claims import forget_made_up_shapes
 from intact.graph.ops import input_value
 from intact.graph.passes.control_flow import nodes_with_bodies
 from intact.graph.passes.library import infer_shapes
+from intact.graph.passes.loops import LOOP
 from intact.graph.traversal import bodies, nodes_of
 
 _FIRST_STATE = 2
@@ -47,7 +48,7 @@ def keep_shapes(model: ir.Model) -> bool:
     Returns:
         Whether any shape is new.
     """
-    loops = nodes_with_bodies(model.graph, "Loop")
+    loops = nodes_with_bodies(model.graph, LOOP)
     left = [state for node in loops for state in _states(node)]
     while left:
         for body in (body for node in loops for body in bodies(node)):

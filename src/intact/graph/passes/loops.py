@@ -23,6 +23,9 @@ from intact.graph.passes.control_flow import Inliner, check_choice, nodes_with_b
 from intact.graph.passes.library import infer_shapes
 from intact.graph.traversal import bodies, nodes_of
 
+LOOP = "Loop"
+"""The operator that turns until a condition ends it."""
+
 MOST_UNROLLED = 1000
 """Nodes that loops may become: each is observed, placed and written. What needs more stays a loop,
 which a runtime computes in float."""
@@ -44,7 +47,7 @@ def unroll_loops(model: ir.Model, most: int = MOST_UNROLLED) -> int:
     Returns:
         The number of nodes that the turns have.
     """
-    nodes = nodes_with_bodies(model.graph, "Loop", "Scan")
+    nodes = nodes_with_bodies(model.graph, LOOP, "Scan")
     if not nodes:
         return 0
     inliner, written = Inliner(model), 0
@@ -57,7 +60,7 @@ def unroll_loops(model: ir.Model, most: int = MOST_UNROLLED) -> int:
         if written + size > most:
             continue
         written += max(size, 1)
-        unroll = _unrolled_loop if node.op_type == "Loop" else _unrolled_scan
+        unroll = _unrolled_loop if node.op_type == LOOP else _unrolled_scan
         inliner.put_in_place(node, unroll(inliner, node, body, turns))
     return written
 
@@ -205,7 +208,7 @@ def _unrolled_scan(inliner: Inliner, node: ir.Node, body: ir.Graph, turns: int) 
 
 def _turns(node: ir.Node, body: ir.Graph, opset: int) -> int | None:
     """Return how often a body runs; None where that is not known, or there is nothing to stack."""
-    is_loop = node.op_type == "Loop"
+    is_loop = node.op_type == LOOP
     given = node.inputs[2:] if is_loop else node.inputs
     states = len(given) - (0 if is_loop else _scanned(node))
     reads, writes = (2, 1) if is_loop else (0, 0)  # number of the turn and condition; condition

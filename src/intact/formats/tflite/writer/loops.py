@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.spellings import ELEMENTWISE, LESS, rows_by_ours
+from intact.formats.tflite.spellings import AND, LESS
 from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, type_of
 from intact.formats.tflite.writer.moves import add_reshape
 from intact.formats.tflite.writer.steps import write_step
@@ -16,8 +16,6 @@ from intact.program import Program, Shape, Step, Tensor
 from intact.program.float_operations import Loop
 from intact.program.lower import lower
 from intact.program.passes.inference import open_lengths
-
-_AND = rows_by_ours(ELEMENTWISE)["And"]
 
 
 @WRITERS.register(Loop)
@@ -84,7 +82,7 @@ def _add_condition(
         inner.operator(LESS.code, (number, end), (is_below,), Options(LESS.table))
         shape = np.broadcast_shapes(shape, _lengths(goes_on))
         both = inner.intermediate("goes_on", shape, None, number, plain=np.bool_)
-        inner.operator(_AND.code, (is_below, goes_on), (both,), Options(_AND.table))
+        inner.operator(AND.code, (is_below, goes_on), (both,), Options(AND.table))
         goes_on = both
     return builder.add_subgraph(inner, taken, [goes_on])
 
