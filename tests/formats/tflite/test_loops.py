@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 import pytest
 
 from intact.engines.session import FloatModel
-from intact.errors import ExportError
+from intact.errors import ExportError, ModelError
 from intact.formats.base.format import Io
 from intact.formats.tflite.deployed import run_tflite
+from intact.formats.tflite.read import assemble, read_tflite_model
+from intact.formats.tflite.reader.decode import open_tflite
+from intact.formats.tflite.reader.operators import build_model
 from intact.formats.tflite.run import Kernels
-from intact.formats.tflite.verify import verify_tflite
+from intact.formats.tflite.verify import verify_read_tflite, verify_tflite
 from intact.formats.tflite.write import write_tflite
-from intact.graph import normalize
+from intact.graph import Graph, normalize
 from intact.plan import QuantizedGraph, build_float, build_plan
 from intact.plan.preparation import graphs_for
 from intact.program.deployed import deployed_program
@@ -24,7 +29,8 @@ from intact.targets import load_target
 from tests.formats.tflite.files import operators_of
 from tests.plans import calibrate
 
-pytest.importorskip("ai_edge_litert")
+flatbuffers = pytest.importorskip("flatbuffers")
+schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
 
 Arrays = dict[str, npt.NDArray[Any]]
 HEAD = '<ir_version: 9, opset_import: ["" : 17]>'
@@ -171,3 +177,102 @@ def test_what_loops_cannot_hold_is_said_by_name() -> None:
     odd = model_of(loop("t = Celu(s)", condition="c"), "float[N,3] x, int64 n")
     assert "in its turns" in refusal(odd)
     assert "no loops for TensorFlow Lite Micro" in refusal(COUNTED, "tflite-micro")
+
+
+def read_back(content: bytes) -> Graph:
+    return assemble(build_model(open_tflite(content)))
+
+
+@pytest.mark.parametrize("model", LOOPS)
+def test_a_loop_is_read_back(model: onnx.ModelProto) -> None:
+    plan = in_float(model)
+    graph = read_back(write_tflite(deployed_program(plan, float_operations=True), io=Io.FLOAT))
+    assert "Loop" in {node.op_type for node in graph.nodes}
+    onnx.checker.check_model(ir.to_proto(graph.model), full_check=True)
+    for turns in (0, 1, 2, 7):
+        # What is read has the batch of the file.
+        feeds = {n: a[:1] if a.ndim else a for n, a in feeds_of(model, turns, most=9.0).items()}
+        found = FloatModel(graph).run(feeds)
+        for name, array in FloatModel(plan.graph).run(feeds).items():
+            np.testing.assert_array_equal(found[name], array)
+
+
+def test_a_quantized_file_with_a_loop_is_read_and_verified() -> None:
+    samples = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    rest = {"most": np.array(2.0, "f4"), "n": np.array(5), "go": np.array(True)}
+    (graph,) = graphs_for(normalize(between_layers()), [load_target("tflite")])
+    plan = calibrate(build_plan(graph, load_target("tflite")), {"x": samples, **rest})
+    content = write_tflite(deployed_program(plan, float_operations=True), io=Io.FLOAT)
+    read = read_tflite_model(content, load_target("tflite"))
+    kinds = [node.op_type for node in read.plan.graph.nodes if read.plan.is_quantized(node)]
+    assert len(kinds) == 2
+    for n in (0, 1, 6):
+        feeds = {"x": samples[:1], **rest, "n": np.array(n)}
+        found = verify_read_tflite(read, content, [feeds], Kernels.REF)
+        assert found.layers
+        assert sum(each.mismatches for each in (*found.layers, *found.outputs)) == 0
+
+
+def changed(change: Callable[[Any], None]) -> bytes:
+    """Return a file with two loops, one in the other, that was changed."""
+    plan = in_float(NESTED)
+    content = write_tflite(deployed_program(plan, float_operations=True), io=Io.FLOAT)
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    change(model)
+    builder = flatbuffers.Builder(1 << 12)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def loops_of(model: Any) -> list[Any]:
+    operators = (op for graph in model.subgraphs for op in graph.operators)
+    return [op for op in operators if op.builtinOptionsType == schema.BuiltinOptions.WhileOptions]
+
+
+def run_itself(model: Any) -> None:
+    for op in loops_of(model):
+        op.builtinOptions.bodySubgraphIndex = loops_of(model)[0].builtinOptions.bodySubgraphIndex
+
+
+def run_nothing(model: Any) -> None:
+    loops_of(model)[0].builtinOptions.condSubgraphIndex = 99
+
+
+def run_main(model: Any) -> None:
+    loops_of(model)[0].builtinOptions.bodySubgraphIndex = 0
+
+
+def drop_input(model: Any) -> None:
+    model.subgraphs[-1].inputs = model.subgraphs[-1].inputs[1:]
+
+
+def repeat_input(model: Any) -> None:
+    graph = model.subgraphs[-1]
+    graph.inputs = [graph.inputs[0]] * len(graph.inputs)
+
+
+def many(model: Any) -> None:
+    graph = model.subgraphs[-1]
+    graph.operators = [*graph.operators, *[op for op in loops_of(model)[:1] for _ in range(2000)]]
+
+
+@pytest.mark.parametrize(
+    "change", [run_itself, run_nothing, run_main, drop_input, repeat_input, many]
+)
+def test_damaged_loops_are_refused(change: Callable[[Any], None]) -> None:
+    with pytest.raises(ModelError, match="damaged"):
+        open_tflite(changed(change))
+
+
+def test_loops_of_codes_are_refused() -> None:
+    def of_codes(model: Any) -> None:
+        for graph in model.subgraphs:
+            for tensor in graph.tensors:
+                if tensor.type == schema.TensorType.FLOAT32:
+                    tensor.type = schema.TensorType.INT8
+                    tensor.quantization = schema.QuantizationParametersT()
+                    tensor.quantization.scale = np.array([1 / 128], np.float32)
+                    tensor.quantization.zeroPoint = np.array([0], np.int64)
+
+    with pytest.raises(ModelError, match="turns"):
+        build_model(open_tflite(changed(of_codes)))

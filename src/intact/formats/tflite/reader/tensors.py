@@ -113,8 +113,8 @@ class NodeBuilder:
         opset: The version that the nodes need.
     """
 
-    def __init__(self) -> None:
-        self.graph = GraphBuilder()
+    def __init__(self, names: Names | None = None) -> None:
+        self.graph = GraphBuilder(names)
         self.reads: dict[tuple[ir.Node, int], Operand] = {}
         self.writes: dict[ir.Value, Parameters] = {}
         self.opset = OPSET
@@ -208,13 +208,17 @@ class TensorBuilder(NodeBuilder):
     Args:
         file: What is read.
         alias: Tensors that are one with another, whose name they share.
+        around: What the graph is a body in, if it is one.
 
     Attributes:
         known: Integers that follow from shapes, and constants that were dequantized, by number.
     """
 
-    def __init__(self, file: TfliteFile, alias: Mapping[int, int]) -> None:
-        super().__init__()
+    def __init__(
+        self, file: TfliteFile, alias: Mapping[int, int], around: TensorBuilder | None = None
+    ) -> None:
+        super().__init__(around.graph.names if around else None)
+        self._around = around
         self.file, self.alias = file, alias
         self.known: dict[int, Array] = {}
         self._constants: dict[tuple[object, ...], Operand] = {}
@@ -269,6 +273,9 @@ class TensorBuilder(NodeBuilder):
         Raises:
             Unsupported: They are more than the file can mean.
         """
+        if self._around is not None:
+            self._around.charge(elements)
+            return
         self._elements -= elements
         if self._elements < 0:
             raise Unsupported("its constants share their data too often")
