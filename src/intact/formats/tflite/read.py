@@ -127,7 +127,7 @@ def _outputs(builder: ModelBuilder) -> list[ir.Value]:
         # An output needs a node of its own, which an input or an output that was listed before is
         # not.
         if value.producer() is None or value in outputs:
-            copy = builder.moved("Identity", [operand], None, operand.shape)
+            copy = builder.copied(operand)
             value = copy.value
             called = names.get(index) or [f"{operand.value.name}/output"]
             value.name = builder.graph.names.fresh(called.pop())

@@ -72,7 +72,7 @@ def _given(builder: ModelBuilder, operand: Operand, others: list[ir.Value]) -> i
     value = operand.value
     if value.producer() is not None and value not in others:
         return value
-    copy = builder.node("Identity", [operand])
+    copy = builder.copied(operand).value
     copy.type = value.type
     builder.shapes[copy] = operand.shape
     return copy
