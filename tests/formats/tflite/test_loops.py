@@ -80,7 +80,22 @@ CONSTANT = model_of(
 )
 ONCE = model_of(loop("t = Neg(s) d = Constant <value = bool {0}> ()"), "float[N,3] x, int64 n")
 
-LOOPS = [COUNTED, ENDED, BOTH, SWAPPED, NESTED, CONSTANT, ONCE]
+FAR = model_of(
+    f"""far = Constant <value_int = {2**63 - 1}> ()
+        y = Loop <body = body (int64[1] i, bool[1] c, float[N,3] s) => (bool[1,1] d, float[N,3] t)
+            {{ w = Cast <to = 1> (i) t = Add(s, w)
+               total = ReduceMax <keepdims = 1> (t)
+               d = Less(total, most) }}> (far, go, x)""",
+    "float[N,3] x, float most, bool[1] go",
+)
+NOTHING_READ = model_of(
+    """y, unread = Loop <body = body (int64 i, bool c, float[N,3] s, int64 k)
+        => (bool c, float[N,3] t, int64 j)
+        { one = Constant <value_int = 2> () w = Cast <to = 1> (k) t = Add(s, w) j = Add(k, one) }
+        > (n, , x, n)""",
+    "float[N,3] x, int64 n",
+)
+LOOPS = [FAR, NOTHING_READ, COUNTED, ENDED, BOTH, SWAPPED, NESTED, CONSTANT, ONCE]
 
 
 def in_float(model: onnx.ModelProto, target: str = "tflite") -> QuantizedGraph:
@@ -96,7 +111,8 @@ def feeds_of(model: onnx.ModelProto, turns: int, *, most: float = 1e9, go: bool 
         "most": np.array(most, np.float32),
         "go": np.array(go),
     }
-    return {each.name: every[each.name] for each in model.graph.input}
+    shapes = {each.name: len(each.type.tensor_type.shape.dim) for each in model.graph.input}
+    return {name: every[name].reshape(every[name].shape or (1,) * n) for name, n in shapes.items()}
 
 
 def assert_same(
@@ -191,7 +207,7 @@ def test_a_loop_is_read_back(model: onnx.ModelProto) -> None:
     onnx.checker.check_model(ir.to_proto(graph.model), full_check=True)
     for turns in (0, 1, 2, 7):
         # What is read has the batch of the file.
-        feeds = {n: a[:1] if a.ndim else a for n, a in feeds_of(model, turns, most=9.0).items()}
+        feeds = {n: a[:1] if a.ndim > 1 else a for n, a in feeds_of(model, turns, most=9.0).items()}
         found = FloatModel(graph).run(feeds)
         for name, array in FloatModel(plan.graph).run(feeds).items():
             np.testing.assert_array_equal(found[name], array)
@@ -262,6 +278,15 @@ def many(model: Any) -> None:
 def test_damaged_loops_are_refused(change: Callable[[Any], None]) -> None:
     with pytest.raises(ModelError, match="damaged"):
         open_tflite(changed(change))
+
+
+def test_loops_whose_values_grow_are_not_read() -> None:
+    def grow(model: Any) -> None:
+        graph = model.subgraphs[loops_of(model)[0].builtinOptions.bodySubgraphIndex]
+        graph.tensors[graph.inputs[2]].shape = [2, 3]
+
+    with pytest.raises(ModelError, match="changes its type or shape in turns"):
+        build_model(open_tflite(changed(grow)))
 
 
 def test_loops_of_codes_are_refused() -> None:

@@ -23,6 +23,7 @@ def loop(builder: ModelBuilder, op: Operator) -> None:
     """Read WHILE of floats and whole numbers."""
     if op.turn is None:
         raise Unsupported("its graphs are not known")
+    _require_alike(builder, op, op.turn)
     # A turn may mix samples, and has numbers of its own without a batch.
     refuse_mixed_batch(builder, True)
     condition, *values = map(builder.operand, op.inputs)
@@ -32,6 +33,15 @@ def loop(builder: ModelBuilder, op: Operator) -> None:
     results = builder.split(LOOP, inputs, {"body": attribute}, len(values))
     for index, result in zip(op.outputs, results, strict=True):
         builder.write(index, result)
+
+
+def _require_alike(builder: ModelBuilder, op: Operator, turn: Subgraph) -> None:
+    """Check that values keep their type and shape, as files with other ones are resized."""
+    given, inside = map(builder.tensor, op.inputs[1:]), turn.tensors
+    taken, made = ((inside[place] for place in each) for each in (turn.inputs, turn.outputs[1:]))
+    for tensors in zip(given, taken, made, map(builder.tensor, op.outputs), strict=True):
+        if len({(each.element, each.shape) for each in tensors}) > 1:
+            raise Unsupported(f"tensor {tensors[0].name!r} changes its type or shape in turns")
 
 
 def _read_turn(around: ModelBuilder, turn: Subgraph) -> ir.Graph:
@@ -59,7 +69,7 @@ def _read_turn(around: ModelBuilder, turn: Subgraph) -> ir.Graph:
     names = around.graph.names
     ports = [
         typed_value(names.fresh("turn"), ir.DataType.INT64, ()),
-        typed_value(names.fresh("goes_on"), ir.DataType.BOOL, ()),
+        typed_value(names.fresh("goes_on"), ir.DataType.BOOL, builder.shapes[outputs[0]]),
     ]
     builder.graph.inputs[:0] = ports
     around.shapes |= builder.shapes
