@@ -54,10 +54,10 @@ def choose_results(editor: Editor, node: ir.Node) -> None:
     for first, second in zip(*(branch.outputs for branch in branches), strict=True):
         check_choice(condition, first, second)
     inliner = Inliner(editor.model, editor.names)
-    chosen = [inliner.move(node, branch) for branch in branches]
-    pairs = zip(*chosen, strict=True)
-    results = [inliner.choice(node, condition, *pair) for pair in pairs]
-    editor.put_results_in_place(node, results)
+    branch_outputs = [inliner.move(node, branch) for branch in branches]
+    pairs = zip(*branch_outputs, strict=True)
+    choices = [inliner.choice(node, condition, *pair) for pair in pairs]
+    editor.put_results_in_place(node, choices)
 
 
 def check_choice(condition: ir.Value, first: ir.Value, second: ir.Value) -> None:
@@ -98,26 +98,26 @@ class Inliner:
         self._opset = model.opset_imports.get("", 0)
 
     def move(self, node: ir.Node, body: ir.Graph) -> list[ir.Value]:
-        """Move the content of a body in front of its node; return its results."""
+        """Move the content of a body in front of its node; return its outputs."""
         parent = cast("ir.Graph", node.graph)
-        results, moved = list(body.outputs), list(body)
+        body_outputs, moved = list(body.outputs), list(body)
         body.outputs.clear()
         self.share_constants(node, body)
         # onnx-ir lets a node or constant belong to one graph only.
         body.remove(moved)
         self._rename(value for each in moved for value in each.outputs)
         parent.insert_before(node, moved)
-        return results
+        return body_outputs
 
     def turn(self, node: ir.Node, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
-        """Put a copy of a body in front of its node, for what it is given; return its results."""
+        """Put a copy of a body in front of its node, for what it is given; return its outputs."""
         copy = body.clone(allow_outer_scope_values=True)
         self._used.update(value.name for value in _values(copy))
-        inputs = dict(zip(copy.inputs, given, strict=True))
-        results = self.move(node, copy)
-        for value, put in inputs.items():
-            value.replace_all_uses_with(put)
-        return [inputs.get(value, value) for value in results]
+        given_for = dict(zip(copy.inputs, given, strict=True))
+        turn_outputs = self.move(node, copy)
+        for body_input, value in given_for.items():
+            body_input.replace_all_uses_with(value)
+        return [given_for.get(output, output) for output in turn_outputs]
 
     def share_constants(self, node: ir.Node, body: ir.Graph) -> None:
         """Move the constants of a body to the graph of its node."""
@@ -177,10 +177,10 @@ class Inliner:
         cast("ir.Graph", node.graph).insert_before(node, made)
         return made.outputs[0]
 
-    def put_in_place(self, node: ir.Node, results: Sequence[ir.Value]) -> None:
-        """Write results under the names that a node gave them, and remove the node."""
+    def put_in_place(self, node: ir.Node, sources: Sequence[ir.Value]) -> None:
+        """Write values under the names of a node's outputs, and remove the node."""
         parent = cast("ir.Graph", node.graph)
-        pairs = zip(results, node.outputs, strict=True)
+        pairs = zip(sources, node.outputs, strict=True)
         read = [each for each in pairs if each[1].uses() or each[1].is_graph_output()]
         parent.insert_before(node, [self._copy(node, *pair) for pair in read])
         parent.remove(node, safe=True)
@@ -188,14 +188,14 @@ class Inliner:
             _release(body)  # else what is gone would still count as a reader
 
     def _copy(self, node: ir.Node, source: ir.Value, written: ir.Value) -> ir.Node:
-        """Make a node that writes a result under the name that the node gave it."""
+        """Make a node that writes a value under the name of a node's output."""
         copy = ir.Node("", "Identity", [source], name=node.name)
         (result,) = copy.outputs
         result.type = source.type or written.type
         result.shape = source.shape if source.shape is not None else written.shape
         name = written.name
         written.replace_all_uses_with(result, replace_graph_outputs=True)
-        written.name, result.name = self._names.fresh(f"{name}_if"), name
+        written.name, result.name = self._names.fresh(f"{name}_{node.op_type.lower()}"), name
         return copy
 
     def _with_axis(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:

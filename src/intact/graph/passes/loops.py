@@ -104,29 +104,29 @@ def choose_turns(editor: Editor, node: ir.Node) -> None:
     most = constant_array(input_value(node, 0))
     if body is None or most is None or most.size != 1:
         raise Unsupported("the number of its turns has no bound")
-    turns, states = int(most.item()), list(node.inputs[2:])
+    turns, given = int(most.item()), list(node.inputs[2:])
     if turns < 1:
         raise Unsupported("it never turns")
     if turns * sum(1 for _ in nodes_of(body)) > MOST_UNROLLED:
         raise Unsupported(f"its turns would be more than {MOST_UNROLLED} nodes")
-    if len(node.outputs) != len(states) or any(state is None for state in states):
+    if len(node.outputs) != len(given) or any(value is None for value in given):
         raise Unsupported("it collects a value of each turn, as many as it turns")
     inliner = Inliner(editor.model, editor.names)
     inliner.share_constants(node, body)
     goes_on = input_value(node, 1) or inliner.constant(node, np.array(True))
-    values, choices = cast("list[ir.Value]", states), []
+    states, choices = cast("list[ir.Value]", given), []
     for turn in range(turns):
-        given = (inliner.count(node, body, turn), goes_on, *values)
-        condition, *new = inliner.turn(node, body, given)
-        triples = [(goes_on, *pair) for pair in zip(new, values, strict=True)]
-        values = [inliner.choice(node, *triple) for triple in triples]
+        turn_inputs = (inliner.count(node, body, turn), goes_on, *states)
+        condition, *changed = inliner.turn(node, body, turn_inputs)
+        triples = [(goes_on, *pair) for pair in zip(changed, states, strict=True)]
+        states = [inliner.choice(node, *triple) for triple in triples]
         choices += triples
         goes_on = inliner.node(node, "And", [goes_on, condition])
     editor.model.graph.sort()
     infer_shapes(editor.model)
     for triple in choices:
         check_choice(*triple)
-    editor.put_results_in_place(node, values)
+    editor.put_results_in_place(node, states)
 
 
 def turn_of(node: ir.Node, model: ir.Model) -> tuple[ir.Model, list[ir.Value], list[str]]:
@@ -169,39 +169,39 @@ def turn_of(node: ir.Node, model: ir.Model) -> tuple[ir.Model, list[ir.Value], l
 def _unrolled_loop(inliner: Inliner, node: ir.Node, body: ir.Graph, turns: int) -> list[ir.Value]:
     inliner.share_constants(node, body)
     goes_on = inliner.constant(node, np.array(True))
-    values = [cast("ir.Value", value) for value in node.inputs[2:]]
-    collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(values) :]]
+    states = [cast("ir.Value", value) for value in node.inputs[2:]]
+    collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(states) :]]
     for turn in range(turns):
-        given = (inliner.count(node, body, turn), goes_on, *values)
-        results = inliner.turn(node, body, given)[1:]
-        values, parts = results[: len(values)], results[len(values) :]
+        turn_inputs = (inliner.count(node, body, turn), goes_on, *states)
+        turn_outputs = inliner.turn(node, body, turn_inputs)[1:]
+        states, parts = turn_outputs[: len(states)], turn_outputs[len(states) :]
         for each, part in zip(collected, parts, strict=True):
             each.append(part)
-    return [*values, *(inliner.stack(node, parts, 0) for parts in collected)]
+    return [*states, *(inliner.stack(node, parts, 0) for parts in collected)]
 
 
 def _unrolled_scan(inliner: Inliner, node: ir.Node, body: ir.Graph, turns: int) -> list[ir.Value]:
     inliner.share_constants(node, body)
     inputs = [cast("ir.Value", value) for value in node.inputs]
     count = len(inputs) - _scanned(node)
-    values, read = inputs[:count], inputs[count:]
+    states, scanned = inputs[:count], inputs[count:]
     collected: list[list[ir.Value]] = [[] for _ in body.outputs[count:]]
-    backwards = _listed(node, "scan_input_directions", len(read))
-    axes = _listed(node, "scan_input_axes", len(read))
+    backwards = _listed(node, "scan_input_directions", len(scanned))
+    axes = _listed(node, "scan_input_axes", len(scanned))
     for turn in range(turns):
         parts = [
             inliner.part(node, value, axis, turns - 1 - turn if is_back else turn)
-            for value, axis, is_back in zip(read, axes, backwards, strict=True)
+            for value, axis, is_back in zip(scanned, axes, backwards, strict=True)
         ]
-        results = inliner.turn(node, body, (*values, *parts))
-        values = results[:count]
-        for each, result in zip(collected, results[count:], strict=True):
+        turn_outputs = inliner.turn(node, body, (*states, *parts))
+        states = turn_outputs[:count]
+        for each, result in zip(collected, turn_outputs[count:], strict=True):
             each.append(result)
     axes = _listed(node, "scan_output_axes", len(collected))
     backwards = _listed(node, "scan_output_directions", len(collected))
     written = zip(collected, axes, backwards, strict=True)
     return [
-        *values,
+        *states,
         *(inliner.stack(node, p[::-1] if is_back else p, axis) for p, axis, is_back in written),
     ]
 
