@@ -49,6 +49,11 @@ only of one result.
 TensorFlow Lite Micro: tflite-micro 0.dev20261023 was asked.
 """
 
+_MOST_AXES: dict[str, dict[str, int]] = {
+    "micro": {"BROADCAST_TO": 5, "STRIDED_SLICE": 4, "TRANSPOSE": 5},
+}
+"""Axes that kernels take, where these are fewer than LiteRT's; asked like `_LACKING`."""
+
 _DESCRIPTION = "Written by intact"
 
 
@@ -126,8 +131,9 @@ def _build(
     """Build a file; without scales, of those that codes have nothing is refused."""
     names = (tensor.name for tensor in program.tensors())
     # Asked of the target, because other runtimes take such a file.
-    lacking = _LACKING.get(target.kernels, {}) if target else {}
-    builder = FileBuilder(names, open_lengths(program), lacking)
+    kernels = target.kernels if target else ""
+    lacking, most_axes = _LACKING.get(kernels, {}), _MOST_AXES.get(kernels, {})
+    builder = FileBuilder(names, open_lengths(program), lacking, most_axes)
     unsupported = UnsupportedNodes(
         "TFLite cannot hold",
         lambda: advice(_KEEP_FLOAT, quantize_for("tflite", target.name if target else "")),

@@ -75,6 +75,7 @@ class FileBuilder:
         reserved: Names that the program's own tensors have.
         open_lengths: How long open axes are in the file, by tensor, where that is not 1.
         lacking: Why what runs the file cannot take an operator, by its name in the schema.
+        most_axes: How many axes an operator may have there, by its name.
 
     Attributes:
         tensors: The tensors of the file, by name.
@@ -93,6 +94,7 @@ class FileBuilder:
         reserved: Iterable[str] = (),
         open_lengths: Mapping[str, int] | None = None,
         lacking: Mapping[str, Unsupported] | None = None,
+        most_axes: Mapping[str, int] | None = None,
     ) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
@@ -104,12 +106,13 @@ class FileBuilder:
         self._floats: dict[str, Tensor] = {}
         self._open_lengths = dict(open_lengths or {})
         self._lacking = dict(lacking or {})
+        self._most_axes = dict(most_axes or {})
 
     def inside(
         self, reserved: Iterable[str] = (), open_lengths: Mapping[str, int] | None = None
     ) -> FileBuilder:
         """Return a builder of a graph that an operator of this one runs."""
-        inner = FileBuilder(reserved, open_lengths, self._lacking)
+        inner = FileBuilder(reserved, open_lengths, self._lacking, self._most_axes)
         inner.subgraphs = self.subgraphs
         return inner
 
@@ -165,9 +168,13 @@ class FileBuilder:
                 knows only earlier ones rejects the file.
 
         Raises:
-            Unsupported: What runs the file does not have the operator.
+            Unsupported: What runs the file does not have the operator, or not for so many axes.
         """
         self.require(code)
+        axes = max(len(tensor.shape) for tensor in (*inputs, *outputs) if tensor is not None)
+        if axes > self._most_axes.get(code, axes):
+            most = self._most_axes[code]
+            raise Unsupported(f"its {code} has {axes} axes, the kernel takes {most}", _MERGE)
         if any(_is_wide(tensor) for tensor in (*inputs, *outputs)):
             version = max(version, int16_version(code))
             if code in _POWERS_OF_TWO and options is not None:
@@ -312,6 +319,7 @@ def add_cast(builder: FileBuilder, source: Tensor, result: Tensor) -> None:
     builder.operator("CAST", (source,), (result,), Options("CastOptions", kinds))
 
 
+_MERGE = "merge axes with a Reshape in front of it, or cut it from the model"
 QUOTIENT = "a quotient"
 """What multiplies by the result of a DIV."""
 _MOVES = frozenset({"RESHAPE", "TRANSPOSE"})
