@@ -89,7 +89,7 @@ def _binary(
 _binary("Add", "add", adds=True, keeps_sign=True, neutral=0, commutes=True)
 _binary("Sub", "subtract", adds=True, neutral=0)
 _binary("Mul", "multiply", keeps_sign=True, neutral=1, commutes=True)
-_binary("Div", keeps_sign=True, neutral=1)
+_binary("Div", keeps_sign=True, neutral=1, fails_by=1)
 _binary("Pow")
 _binary("Max", "maximum", roles=(), selects=True, keeps_sign=True, neutral=-math.inf, commutes=True)
 _binary("Min", "minimum", roles=(), selects=True, keeps_sign=True, neutral=math.inf, commutes=True)
@@ -97,7 +97,7 @@ _binary("Sum", "add", roles=(), adds=True, keeps_sign=True)
 _binary("Mean", roles=(), keeps_sign=True)
 
 
-class Mod(Operator, kind=OpKind.ELEMENTWISE, roles=(DATA, DATA)):
+class Mod(Operator, kind=OpKind.ELEMENTWISE, roles=(DATA, DATA), fails_by=1):
     fmod: int = 0
 
 
@@ -285,7 +285,7 @@ class Concat(Operator, kind=OpKind.JOIN, roles=(), variadic=DATA, selects=True, 
 declare("Where", OpKind.JOIN, SHAPE, DATA, DATA, selects=True, numpy="where")
 
 
-class ScatterND(Operator, kind=OpKind.JOIN, roles=(DATA, SHAPE, DATA)):
+class ScatterND(Operator, kind=OpKind.JOIN, roles=(DATA, SHAPE, DATA), fails_by=1):
     reduction: str = "none"
 
 
@@ -355,7 +355,7 @@ class Split(Mover):
     split: Integers = ()
 
 
-class Gather(Mover, moves_axes=True):
+class Gather(Mover, moves_axes=True, fails_by=1):
     axis: int = 0
 
 
@@ -363,7 +363,7 @@ class GatherElements(Gather):
     pass
 
 
-class GatherND(Mover, moves_axes=True):
+class GatherND(Mover, moves_axes=True, fails_by=1):
     batch_dims: int = 0
 
 

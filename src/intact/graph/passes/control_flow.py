@@ -15,9 +15,9 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph.edit import Editor
-from intact.graph.metadata import PART_KEY
+from intact.graph.metadata import GUARD_KEY, PART_KEY
 from intact.graph.names import Names
-from intact.graph.ops import constant_array, input_value
+from intact.graph.ops import constant_array, input_value, may_fail
 from intact.graph.traversal import bodies, graphs_of, nodes_of
 
 
@@ -53,11 +53,19 @@ def choose_results(editor: Editor, node: ir.Node) -> None:
         raise Unsupported("it has no condition")
     for first, second in zip(*(branch.outputs for branch in branches), strict=True):
         check_choice(condition, first, second)
+    note_guards(node)
     inliner = Inliner(editor.model, editor.names)
     branch_outputs = [inliner.move(node, branch) for branch in branches]
     pairs = zip(*branch_outputs, strict=True)
     choices = [inliner.choice(node, condition, *pair) for pair in pairs]
     editor.put_results_in_place(node, choices)
+
+
+def note_guards(node: ir.Node) -> None:
+    """Note at what may fail inside of a node that this runs it under a condition."""
+    for inner in (inner for body in bodies(node) for inner in nodes_of(body)):
+        if may_fail(inner):
+            inner.metadata_props.setdefault(GUARD_KEY, str(node.name))
 
 
 def check_choice(condition: ir.Value, first: ir.Value, second: ir.Value) -> None:

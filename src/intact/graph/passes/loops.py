@@ -19,7 +19,12 @@ from intact.graph.edit import Editor
 from intact.graph.graph import values_read_inside
 from intact.graph.ops import OpKind, constant_array, facts, input_value, is_constant
 from intact.graph.passes.constant_nodes import compiled_constants
-from intact.graph.passes.control_flow import Inliner, check_choice, nodes_with_bodies
+from intact.graph.passes.control_flow import (
+    Inliner,
+    check_choice,
+    nodes_with_bodies,
+    note_guards,
+)
 from intact.graph.passes.library import infer_shapes
 from intact.graph.traversal import bodies, nodes_of
 
@@ -111,6 +116,7 @@ def choose_turns(editor: Editor, node: ir.Node) -> None:
         raise Unsupported(f"its turns would be more than {MOST_UNROLLED} nodes")
     if len(node.outputs) != len(given) or any(value is None for value in given):
         raise Unsupported("it collects a value of each turn, as many as it turns")
+    note_guards(node)
     inliner = Inliner(editor.model, editor.names)
     inliner.share_constants(node, body)
     goes_on = input_value(node, 1) or inliner.constant(node, np.array(True))
