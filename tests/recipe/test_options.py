@@ -31,9 +31,9 @@ PUBLIC = {
     "evaluate": reports.EvaluateOptions,
     "quant_loss": reports.LayerOptions,
     "inspect_graph_statistic": reports.EdgeOptions,
-    "execute": reports.ExecuteOptions,
-    "verify": reports.VerifyOptions,
-    "verify_all": reports.VerifyAllOptions,
+    "execute": runs.ExecuteOptions,
+    "verify": runs.VerifyOptions,
+    "verify_all": runs.VerifyAllOptions,
     "convert_ranges": reports.ConvertRangesOptions,
 }
 

@@ -12,7 +12,10 @@ from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.data.sources import open_samples
 from intact.errors import ExportError
-from intact.formats.base.format import Expressible, Io
+from intact.formats.base.expressible import Expressible
+from intact.formats.base.format import (
+    Io,
+)
 from intact.formats.registry import FORMATS, export, expressible
 from intact.graph import Graph, normalize
 from intact.plan import build_plan

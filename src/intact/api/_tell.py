@@ -14,13 +14,11 @@ from intact.recipe.reports import (
     DiagnoseOptions,
     EdgeOptions,
     EvaluateOptions,
-    ExecuteOptions,
     InspectOptions,
     LayerOptions,
     ReportOptions,
-    VerifyAllOptions,
-    VerifyOptions,
 )
+from intact.recipe.runs import ExecuteOptions, VerifyAllOptions, VerifyOptions
 
 if TYPE_CHECKING:
     from intact.analyze.comparison import Comparison

@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from intact._extras import require
 from intact.errors import ExportError, PlanError, UsageError, nearest
+from intact.formats.base.expressible import Expressible
 from intact.formats.base.format import (
     Exported,
-    Expressible,
     FloatSource,
     Format,
     Io,

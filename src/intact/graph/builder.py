@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intact.graph.names import Names
 from intact.ops.operators import Named, type_of
 
-Attribute: TypeAlias = int | float | str | Sequence[int] | Sequence[float] | None
+Attribute: TypeAlias = int | float | str | Sequence[int] | Sequence[float] | ir.Attr | None
 Lengths: TypeAlias = Sequence[int | str | None] | ir.Shape
 Constant: TypeAlias = npt.NDArray[Any] | np.generic | ir.TensorProtocol
 FLOAT = ir.DataType.FLOAT

@@ -15,6 +15,9 @@ _T = TypeVar("_T")
 PART_KEY = "intact.part_of"
 """Metadata of a node: the type of the operator that it is a part of, expanded."""
 
+GUARD_KEY = "intact.guarded_by"
+"""Metadata of a node that may fail: what it ran in under a condition, and no longer does."""
+
 WHOLE_KEY = "intact.not_expanded"
 """Metadata of a node: why it was not expanded though the target asks for it."""
 

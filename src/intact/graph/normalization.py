@@ -103,6 +103,11 @@ def normalize(
         library.infer_shapes(model)
         write_opset_forms(model)
     _simplify(model)
+    if any(next(bodies(node), None) is not None for node in model.graph):
+        from intact.graph.passes.loop_shapes import keep_shapes  # which few models need
+
+        if keep_shapes(model):
+            _simplify(model)
     write_pads(model)  # simplifying may have computed the lengths
     # 3. The linear layers. A division is a Mul first, the only product that is folded; a MatMul
     # takes nothing before it is a Gemm, and is none with a weight of three axes.

@@ -38,6 +38,7 @@ __all__ = [
     "input_role",
     "input_value",
     "is_constant",
+    "may_fail",
     "moves_values",
     "op_spec",
     "output_channel_axis",
@@ -56,6 +57,19 @@ def op_spec(node: ir.Node) -> OpSpec | None:
 def facts(node: ir.Node) -> OpSpec:
     """Return what is so of a node's operator; of an unknown one nothing is."""
     return op_spec(node) or UNKNOWN
+
+
+def may_fail(node: ir.Node) -> bool:
+    """Tell whether computed whole numbers may be such that a node fails.
+
+    These are places outside of its data, or a divisor of 0; floats divide by 0.
+    """
+    slot = facts(node).fails_by
+    value = None if slot is None else input_value(node, slot)
+    return value is not None and not is_constant(value) and value.dtype in _WHOLE
+
+
+_WHOLE = (ir.DataType.INT32, ir.DataType.INT64)
 
 
 def clamp_bounds(node: ir.Node) -> tuple[float, float] | None:

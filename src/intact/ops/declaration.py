@@ -76,6 +76,8 @@ class OpSpec(msgspec.Struct, frozen=True):
         keeps_sign: No result is negative where no data input is.
         moves_axes: The axes of the result are others than those of the first input, or hold other
             elements of them.
+        fails_by: The input of which some whole numbers make it fail: places outside of the data, a
+            divisor of 0.
         low: No result is less.
         high: No result is larger.
         neutral: A second operand that changes nothing.
@@ -97,6 +99,7 @@ class OpSpec(msgspec.Struct, frozen=True):
     decides: bool = False
     keeps_sign: bool = False
     moves_axes: bool = False
+    fails_by: int | None = None
     low: float = -math.inf
     high: float = math.inf
     neutral: float | None = None

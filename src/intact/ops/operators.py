@@ -93,7 +93,7 @@ def _binary(
 Add = _binary("Add", "add", adds=True, keeps_sign=True, neutral=0, commutes=True)
 Sub = _binary("Sub", "subtract", adds=True, neutral=0)
 Mul = _binary("Mul", "multiply", keeps_sign=True, neutral=1, commutes=True)
-Div = _binary("Div", keeps_sign=True, neutral=1)
+Div = _binary("Div", keeps_sign=True, neutral=1, fails_by=1)
 Pow = _binary("Pow")
 Max = _binary(
     "Max", "maximum", roles=(), selects=True, keeps_sign=True, neutral=-math.inf, commutes=True
@@ -105,7 +105,7 @@ Sum = _binary("Sum", "add", roles=(), adds=True, keeps_sign=True)
 Mean = _binary("Mean", roles=(), keeps_sign=True)
 
 
-class Mod(Operator, kind=OpKind.ELEMENTWISE, roles=(DATA, DATA)):
+class Mod(Operator, kind=OpKind.ELEMENTWISE, roles=(DATA, DATA), fails_by=1):
     fmod: int = 0
 
 
@@ -300,7 +300,7 @@ class Concat(Operator, kind=OpKind.JOIN, roles=(), variadic=DATA, selects=True, 
 Where = declare("Where", OpKind.JOIN, SHAPE, DATA, DATA, selects=True, numpy="where")
 
 
-class ScatterND(Operator, kind=OpKind.JOIN, roles=(DATA, SHAPE, DATA)):
+class ScatterND(Operator, kind=OpKind.JOIN, roles=(DATA, SHAPE, DATA), fails_by=1):
     reduction: str = "none"
 
 
@@ -376,7 +376,7 @@ class Split(Mover):
     split: Integers = ()
 
 
-class Gather(Mover, moves_axes=True):
+class Gather(Mover, moves_axes=True, fails_by=1):
     axis: int = 0
 
 
@@ -384,7 +384,7 @@ class GatherElements(Gather):
     pass
 
 
-class GatherND(Mover, moves_axes=True):
+class GatherND(Mover, moves_axes=True, fails_by=1):
     batch_dims: int = 0
 
 

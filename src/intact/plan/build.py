@@ -10,6 +10,7 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.graph import Graph, moves_values
 from intact.plan.annotate import annotate
 from intact.plan.fuse import fuse
+from intact.plan.guards import guard_notes
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import (
     Decision,
@@ -43,11 +44,11 @@ def build_float(graph: Graph, target: Target) -> QuantizedGraph:
 
 
 def structured(plan: QuantizedGraph) -> QuantizedGraph:
-    """Untie, fuse and tie an annotated plan, and add notes on widths without operators.
+    """Untie, fuse and tie an annotated plan, and add notes on widths and on what may fail.
 
     The only property of widths that decides here is whether grids are equal (``same_grid``).
     """
-    own = untie(plan.with_notes(width_notes(plan)))
+    own = untie(plan.with_notes((*width_notes(plan), *guard_notes(plan))))
     tied = tie(fuse(own, in_place=True), in_place=True)
     if tied.target.float16 is None or not tied.target.float16.asked:
         return tied

@@ -29,6 +29,7 @@ from intact.graph import (
     weight_slot,
 )
 from intact.graph.metadata import PART_KEY, WHOLE_KEY
+from intact.graph.traversal import bodies
 from intact.ops.operators import Gemm, is_a
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
@@ -274,6 +275,9 @@ def _refusal(
 def _unknown(node: ir.Node) -> str:
     """Say that an operator is not known, or why it was not written as operators that are."""
     kept_whole = node.metadata_props.get(WHOLE_KEY, "")
+    if next(bodies(node), None) is not None:
+        why = f": {kept_whole}" if kept_whole else ""
+        return f"what is inside of a {node.op_type} computes in float{why}"
     if kept_whole:
         return f"intact does not write this {node.op_type} as simpler operators: {kept_whole}"
     origin = f" of domain {node.domain!r}" if node.domain else ""

@@ -1,6 +1,7 @@
 """Declares float operations that formats write, and that the integer engine lacks.
 
-The engine runs such nodes as they are (`FloatNodes`); only `lower_nodes` makes these operations.
+The engine runs such nodes as they are (`FloatNodes`); only lowering for formats makes these
+operations.
 Each is a class of its own, so that no kernel mistakes it for one that it has.
 """
 
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from intact.plan import QuantizedGraph
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,24 @@ class Recurrent:
     """Which outputs are read."""
 
 
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """Takes turns until a condition ends them.
+
+    Inputs: the most turns or None, whether there is a first turn or None, the values that turns
+    change, then what turns read of what is computed around them. Outputs: the values.
+
+    Attributes:
+        turn: A turn, of floats. Its inputs are its number, whether it was to be, and those of the
+            Loop from the values on.
+        results: What a turn gives, the next condition and the values: names of the turn's outputs,
+            or of inputs that it hands on.
+    """
+
+    turn: QuantizedGraph
+    results: tuple[str, ...]
+
+
 FloatOperation: TypeAlias = (
     BatchNormalization
     | CumulativeSum
@@ -94,6 +115,7 @@ FloatOperation: TypeAlias = (
     | Identity
     | LayerNormalization
     | LocalResponse
+    | Loop
     | PixelShuffle
     | Recurrent
 )

@@ -18,9 +18,8 @@ from intact.recipe.reports import (
     EvaluateCommand,
     InspectCommand,
     ReportCommand,
-    RunCommand,
-    VerifyCommand,
 )
+from intact.recipe.runs import RunCommand, VerifyCommand
 from intact.recipe.samples import ReadOptions
 from intact.recipe.training import TrainCommand
 

@@ -27,7 +27,7 @@ from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph
 from intact.plan.points import has_logarithmic_levels
 from intact.program import Encoding, Program, Tensor
-from intact.recipe.reports import ExecuteOptions
+from intact.recipe.runs import ExecuteOptions
 from intact.results.preprocessing import steps_for
 from intact.results.recipes import open_fed
 from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of

@@ -50,6 +50,7 @@ _TABLES = {
     "CUMSUM": "CumsumOptions",
     "CALL_ONCE": "CallOnceOptions",
     "VAR_HANDLE": "VarHandleOptions",
+    "WHILE": "WhileOptions",
 }
 _FIELDS = {
     "fused": "FusedActivationFunction",

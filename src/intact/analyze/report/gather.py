@@ -46,8 +46,8 @@ from intact.recipe.reports import (
     REPORT_PARTS,
     DiagnoseOptions,
     ReportOptions,
-    VerifyAllOptions,
 )
+from intact.recipe.runs import VerifyAllOptions
 from intact.results.folder import REPORT
 from intact.results.preprocessing import steps_for
 from intact.results.result import Result

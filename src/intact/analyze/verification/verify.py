@@ -20,7 +20,7 @@ from intact.errors import ClusterError, DataError, IntactError, UsageError
 from intact.formats.base.report import Verification
 from intact.formats.registry import runnable
 from intact.limits import VERIFIED
-from intact.recipe.reports import VerifyAllOptions, VerifyOptions
+from intact.recipe.runs import VerifyAllOptions, VerifyOptions
 from intact.results.execution import in_numbers
 from intact.results.folder import results_in
 from intact.results.preprocessing import steps_for

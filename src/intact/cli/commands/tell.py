@@ -20,12 +20,14 @@ from intact.recipe.reports import (
     DiagnoseOptions,
     EvaluateCommand,
     EvaluateOptions,
-    ExecuteOptions,
     InspectCommand,
     InspectOptions,
     LayerOptions,
     ReportCommand,
     ReportOptions,
+)
+from intact.recipe.runs import (
+    ExecuteOptions,
     RunCommand,
     VerifyAllOptions,
     VerifyCommand,

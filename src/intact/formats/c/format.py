@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.errors import ExportError
+from intact.formats.base.expressible import INTEGERS_ALONE
 from intact.formats.base.format import (
-    INTEGERS_ALONE,
     Deployed,
     Exported,
     Feeds,

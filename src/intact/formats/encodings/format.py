@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from intact.formats.base.expressible import Expressible
 from intact.formats.base.format import (
     Exported,
-    Expressible,
     Format,
     Io,
     Reader,

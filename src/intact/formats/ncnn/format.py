@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intact.formats.base.expressible import EIGHT_BITS, UP_TO_EIGHT_BITS, WHOLE_BYTES, Expressible
 from intact.formats.base.format import (
     ANY_SIZE,
-    EIGHT_BITS,
-    UP_TO_EIGHT_BITS,
-    WHOLE_BYTES,
     Deployed,
     Exported,
-    Expressible,
     Feeds,
     Format,
     Io,

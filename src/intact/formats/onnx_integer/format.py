@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from intact.formats.base.expressible import INTEGERS_ALONE
 from intact.formats.base.format import (
     ANY_SIZE,
-    INTEGERS_ALONE,
     Deployed,
     Exported,
     Feeds,

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intact.formats.base.expressible import WHOLE_BYTES, Expressible
 from intact.formats.base.format import (
     ANY_SIZE,
-    WHOLE_BYTES,
     Deployed,
     Exported,
-    Expressible,
     Feeds,
     Format,
     Io,

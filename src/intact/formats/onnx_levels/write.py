@@ -20,9 +20,11 @@ import onnx_ir as ir
 
 from intact.config import Rounding, TensorQuantConfig
 from intact.formats.base.maker import sign
+from intact.formats.base.stored import stored_codes
 from intact.graph import save_model
 from intact.graph.edit import Editor
 from intact.graph.files.save import file_bytes
+from intact.graph.large_constants import computed
 from intact.graph.origins import bare
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.logarithmic import levels_of, zero_below
@@ -41,9 +43,6 @@ from intact.program.unsupported import UnsupportedNodes
 
 LEVELS_FILE = "model.levels.onnx"
 """What the model is called in a result's folder."""
-
-_COMPUTED_AT_ONCE = 1 << 24
-"""Bytes of a constant beyond which its numbers are computed one constant at a time."""
 
 _DOUBLE, _INT32, _BOOL = ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.BOOL
 
@@ -166,7 +165,9 @@ class _Writer:
             return ir.Tensor(np.asarray(point.config.dequantize(codes), np.float32))
 
         name = f"{point.value.name}_on_levels"
-        return self.editor.initializer(name, _stored(point, numbers, ir.DataType.FLOAT))
+        return self.editor.initializer(
+            name, computed(point.value.const_value, numbers, ir.DataType.FLOAT)
+        )
 
     def _exponents(self, point: QuantPoint) -> ir.Value:
         """Store the codes of a constant, and look up their levels, as float64 until scaled.
@@ -175,14 +176,8 @@ class _Writer:
         """
         config, name = point.config, str(point.value.name)
         dtype = np.int8 if max(-config.quant_min, config.quant_max) < 128 else np.int16
-        codes = self.editor.initializer(
-            f"{name}_codes",
-            _stored(
-                point,
-                lambda: ir.Tensor(point.constant_codes().astype(dtype)),
-                ir.DataType.from_numpy(np.dtype(dtype)),
-            ),
-        )
+        stored = stored_codes(point, dtype, ir.DataType.from_numpy(np.dtype(dtype)))
+        codes = self.editor.initializer(f"{name}_codes", stored)
         chain = _Chain(self.editor, name)
         steps = config.grid.octave
         # Unscaled: one table serves every channel, whose scale is multiplied in behind.
@@ -203,16 +198,6 @@ class _Writer:
             number = len(self._tables)
             self._tables[key] = self.editor.initializer(f"levels_{number}", levels)
         return self._tables[key]
-
-
-def _stored(
-    point: QuantPoint, compute: Callable[[], ir.TensorProtocol], dtype: ir.DataType
-) -> ir.TensorProtocol:
-    """Compute a tensor from a constant; from a large one only when it is written."""
-    source = point.value.const_value
-    if source is None or source.nbytes <= _COMPUTED_AT_ONCE:
-        return compute()
-    return ir.LazyTensor(compute, dtype, ir.Shape(source.shape.numpy()))
 
 
 def _params(config: TensorQuantConfig) -> QuantParams:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from intact.formats.base.expressible import UP_TO_EIGHT_BITS, Expressible
 from intact.formats.base.format import (
     ANY_SIZE,
-    UP_TO_EIGHT_BITS,
     Deployed,
     Executed,
     Exported,
-    Expressible,
     Feeds,
     Format,
     Io,

@@ -12,7 +12,6 @@ ends at 6) is left out, since the runtime would run it in float.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
 from intact.formats.base.maker import sign
 from intact.formats.base.storage import GatheredCodes, StoredWeights, stored_readers
+from intact.formats.base.stored import stored_codes, stored_on_grid
 from intact.formats.onnx_qdq.opsets import container_of, needed_opset, opset_of_caches, raise_opset
 from intact.formats.onnx_qdq.reader.parameters import Container, container_for, is_quantize
 from intact.formats.onnx_qdq.shared_codes import share_codes
@@ -62,42 +62,6 @@ from intact.program.unsupported import UnsupportedNodes
 if TYPE_CHECKING:
     from intact.formats.onnx_qdq.blocks import BlockWriter, StoredBlocks
     from intact.formats.onnx_qdq.dynamic import DynamicCodes, DynamicLayers
-
-
-_COMPUTED_AT_ONCE = 1 << 24
-"""Bytes of a float constant beyond which it is computed when it is written, one at a time."""
-
-
-def stored_codes(point: QuantPoint, container: Container) -> ir.TensorProtocol:
-    """Return the integers of a constant."""
-
-    def codes() -> ir.TensorProtocol:
-        return ir.Tensor(point.constant_codes().astype(container.numpy))
-
-    return _computed(point, codes, container.data_type)
-
-
-def stored_on_grid(point: QuantPoint) -> ir.TensorProtocol:
-    """Return the floats that the integers of a constant stand for.
-
-    Dividing them by the scale and rounding gives the integers back, as float32 rounds by much
-    less than half a step.
-    """
-
-    def floats() -> ir.TensorProtocol:
-        return ir.Tensor(point.config.dequantize(point.constant_codes()).astype(np.float32))
-
-    return _computed(point, floats, ir.DataType.FLOAT)
-
-
-def _computed(
-    point: QuantPoint, compute: Callable[[], ir.TensorProtocol], data_type: ir.DataType
-) -> ir.TensorProtocol:
-    """Compute a tensor from a constant; from a large one only when it is written."""
-    source = point.value.const_value
-    if source is None or source.nbytes <= _COMPUTED_AT_ONCE:
-        return compute()
-    return ir.LazyTensor(compute, data_type, ir.Shape(source.shape.numpy()))
 
 
 def is_saturation(plan: QuantizedGraph, node: ir.Node, config: TensorQuantConfig) -> bool:
@@ -399,7 +363,8 @@ class _Writer:
             return
         container = container_of(point)
         codes = self.editor.initializer(
-            f"{point.value.name}_quantized", stored_codes(point, container)
+            f"{point.value.name}_quantized",
+            stored_codes(point, container.numpy, container.data_type),
         )
         added = StoredWeights(self.editor, point, codes)
         for node, slot in readers:
@@ -440,7 +405,9 @@ class _Writer:
         """Return the integers of a constant: stored, or made of floats by a QuantizeLinear."""
         name = f"{point.value.name}_quantized"
         if not self._float_weights:
-            codes = self.editor.initializer(name, stored_codes(point, container))
+            codes = self.editor.initializer(
+                name, stored_codes(point, container.numpy, container.data_type)
+            )
             return self._widened(codes, container) if container.is_packed else codes
         floats = self.editor.initializer(f"{point.value.name}_on_grid", stored_on_grid(point))
         return self.editor.node(

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact._extras import install_hint, is_installed
+from intact.formats.base.expressible import Expressible
 from intact.formats.base.format import (
     ANY_SIZE,
     Deployed,
     Executed,
     Exported,
-    Expressible,
     Feeds,
     Format,
     Io,

@@ -21,6 +21,7 @@ from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
 from intact.formats.base.maker import sign
 from intact.formats.base.storage import StoredWeights, stored_readers
+from intact.formats.base.stored import stored_on_grid
 from intact.formats.openvino.blocks import BlockWriter
 from intact.formats.openvino.dialect import (
     DOMAIN,
@@ -227,10 +228,6 @@ _BYTE = 8
 _SPATIAL = 2
 """The first axis behind the channels."""
 
-_COMPUTED_AT_ONCE = 1 << 24
-"""Bytes of a constant beyond which its floats are computed one constant at a time."""
-
-
 _BLOCKS = (
     f"OpenVINO quantizes activations beside compressed weights unasked: model.xml asks it not to, "
     f"for {ONNX_FILE} set DYNAMIC_QUANTIZATION_GROUP_SIZE to 0"
@@ -378,7 +375,7 @@ class _Writer:
             return
         key = (str(point.value.name), id(point.config.dominator), plain)
         if key not in self._constants:
-            stored = self.editor.initializer(f"{point.value.name}_on_grid", _on_grid(point))
+            stored = self.editor.initializer(f"{point.value.name}_on_grid", stored_on_grid(point))
             self._constants[key] = (
                 stored if plain else self._quantized(point, stored, str(point.value.name))
             )
@@ -464,16 +461,3 @@ def _is_folded(constant: ir.Value, reader: ir.Node) -> bool:
     aligned = (1,) * (len(result) - len(lengths)) + lengths
     is_by_channel = all(length == 1 for length in aligned[_SPATIAL:])
     return is_by_channel and (array.size > 1 or reader.op_type in SUMS)
-
-
-def _on_grid(point: QuantPoint) -> ir.TensorProtocol:
-    """Return the floats that a constant's codes stand for; of a large one when they are written."""
-    source = point.value.const_value
-
-    def floats() -> ir.TensorProtocol:
-        codes = point.constant_codes()
-        return ir.Tensor(np.asarray(point.config.dequantize(codes), np.float32))
-
-    if source is None or source.nbytes <= _COMPUTED_AT_ONCE:
-        return floats()
-    return ir.LazyTensor(floats, ir.DataType.FLOAT, ir.Shape(source.shape.numpy()))

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.errors import CalibrationError, ExportError
+from intact.formats.base.expressible import EIGHT_BITS, WHOLE_BYTES, Expressible
 from intact.formats.base.format import (
-    EIGHT_BITS,
-    WHOLE_BYTES,
     Deployed,
     Exported,
-    Expressible,
     Feeds,
     FloatSource,
     Format,

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.errors import PlanError
+from intact.formats.base.expressible import EIGHT_BITS, WHOLE_BYTES, Expressible
 from intact.formats.base.format import (
     ANY_SIZE,
-    EIGHT_BITS,
-    WHOLE_BYTES,
     Deployed,
     Exported,
-    Expressible,
     Feeds,
     Format,
     Io,

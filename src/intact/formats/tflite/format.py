@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING
 from intact._extras import is_installed
 from intact._text import first_names
 from intact.errors import ExportError, ModelError, PlanError, UsageError
+from intact.formats.base.expressible import EIGHT_BITS, UP_TO_EIGHT_BITS, WHOLE_BYTES, Expressible
 from intact.formats.base.format import (
     ANY_SIZE,
-    EIGHT_BITS,
-    UP_TO_EIGHT_BITS,
-    WHOLE_BYTES,
     Deployed,
     Exported,
-    Expressible,
     Feeds,
     Format,
     Io,

@@ -43,7 +43,6 @@ from intact.graph import (
 from intact.graph.aliases import set_aliases
 from intact.graph.passes import library
 from intact.graph.states import State, set_states
-from intact.ops.operators import Identity
 from intact.plan import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
@@ -128,7 +127,7 @@ def _outputs(builder: ModelBuilder) -> list[ir.Value]:
         # An output needs a node of its own, which an input or an output that was listed before is
         # not.
         if value.producer() is None or value in outputs:
-            copy = builder.moved(Identity, [operand], None, operand.shape)
+            copy = builder.copied(operand)
             value = copy.value
             called = names.get(index) or [f"{operand.value.name}/output"]
             value.name = builder.graph.names.fresh(called.pop())

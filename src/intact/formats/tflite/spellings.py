@@ -165,15 +165,17 @@ RESIZES = (
     ),
 )
 CAST = _node(Cast, "CAST", "CastOptions")
+LESS = _node(Less, "LESS", "LessOptions")
 COMPARISONS = (
     _node(Equal, "EQUAL", "EqualOptions"),
     _node(Greater, "GREATER", "GreaterOptions"),
     _node(GreaterOrEqual, "GREATER_EQUAL", "GreaterEqualOptions"),
-    _node(Less, "LESS", "LessOptions"),
+    LESS,
     _node(LessOrEqual, "LESS_EQUAL", "LessEqualOptions"),
 )
+AND = _node(And, "LOGICAL_AND", "LogicalAndOptions")
 ELEMENTWISE = (
-    _node(And, "LOGICAL_AND", "LogicalAndOptions"),
+    AND,
     _node(Mod, "FLOOR_MOD", "FloorModOptions", integer=0),
     _node(Not, "LOGICAL_NOT", "LogicalNotOptions"),
     _node(Or, "LOGICAL_OR", "LogicalOrOptions"),

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NoReturn
 
 from intact.errors import ExportError, Unsupported
 from intact.formats.base.format import Io
-from intact.formats.tflite.writer import floats, moves, operators, spatial
-from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, add_rescaled
+from intact.formats.tflite.writer import floats, loops, moves, operators, spatial
+from intact.formats.tflite.writer.builder import FileBuilder
 from intact.formats.tflite.writer.flatbuffer import serialize
-from intact.formats.tflite.writer.rules import (
-    WEIGHTED,
-    moves_codes,
-    shape_text,
-    unsupported_nodes,
-    unsupported_of,
-    unsupported_shapes,
-)
-from intact.program import Program, Step, Tensor
-from intact.program.operations import FloatNodes
+from intact.formats.tflite.writer.rules import shape_text
+from intact.formats.tflite.writer.steps import is_in_float, write_step
+from intact.program import Program
 from intact.program.passes.inference import open_lengths
 from intact.program.passes.integer_io import integer_io
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets import Target
 from intact.targets.advice import advice, quantize_for
 
-_MODULES = (floats, moves, operators, spatial)
+_MODULES = (floats, loops, moves, operators, spatial)
 """Their writers are registered when they are imported."""
 
 _KEEP_FLOAT = "keep them float with --keep-float"
@@ -48,6 +40,7 @@ _LACKING: dict[str, dict[str, Unsupported]] = {
         ("ARG_MAX int64", "ARG_MIN int64"),
         Unsupported("TensorFlow Lite Micro has no kernel for what reads its places", _CUT),
     )
+    | {"WHILE": Unsupported("intact writes no loops for TensorFlow Lite Micro", _CUT)}
     | {"FULLY_CONNECTED blocks": Unsupported("TensorFlow Lite Micro has no weights in blocks")},
 }
 """Operators of the schema that kernels lack, of those that are written, and how that is said; some
@@ -55,6 +48,11 @@ only of one result.
 
 TensorFlow Lite Micro: tflite-micro 0.dev20261023 was asked.
 """
+
+_MOST_AXES: dict[str, dict[str, int]] = {
+    "micro": {"BROADCAST_TO": 5, "STRIDED_SLICE": 4, "TRANSPOSE": 5},
+}
+"""Axes that kernels take, where these are fewer than LiteRT's; asked like `_LACKING`."""
 
 _DESCRIPTION = "Written by intact"
 
@@ -133,8 +131,9 @@ def _build(
     """Build a file; without scales, of those that codes have nothing is refused."""
     names = (tensor.name for tensor in program.tensors())
     # Asked of the target, because other runtimes take such a file.
-    lacking = _LACKING.get(target.kernels, {}) if target else {}
-    builder = FileBuilder(names, open_lengths(program), lacking)
+    kernels = target.kernels if target else ""
+    lacking, most_axes = _LACKING.get(kernels, {}), _MOST_AXES.get(kernels, {})
+    builder = FileBuilder(names, open_lengths(program), lacking, most_axes)
     unsupported = UnsupportedNodes(
         "TFLite cannot hold",
         lambda: advice(_KEEP_FLOAT, quantize_for("tflite", target.name if target else "")),
@@ -146,53 +145,8 @@ def _build(
             unsupported.add(repr(name), Unsupported(reason, _FIX))
     # Open axes of an input would be reported again for every step behind it.
     for step in () if unsupported else program.steps:
-        instead = _CUT if _is_in_float(step) else ""
-        for found in _refusals(step, builder, with_scales=with_scales):
+        instead = _CUT if is_in_float(step) else ""
+        for found in write_step(step, builder, with_scales=with_scales):
             why = Unsupported(found.reason, found.remedy or instead)
             unsupported.add(repr(found.node or step.name), why)
     return builder, unsupported
-
-
-def _refusals(step: Step, builder: FileBuilder, *, with_scales: bool) -> list[Unsupported]:
-    """Write a step, unless there are reasons why that cannot be; return them."""
-    # Before scales are known, no step of codes is refused for them.
-    has_codes = not (with_scales or _is_in_float(step))
-    reasons = dict.fromkeys(unsupported_shapes(step) if has_codes else unsupported_of(step))
-    found = [*unsupported_nodes(step.operation), *map(Unsupported, reasons)]
-    # Weights take long to write, and nothing of theirs is refused for what it is.
-    if not found and not (has_codes and isinstance(step.operation, WEIGHTED)):
-        try:
-            _write(step, builder)
-        except Unsupported as refusal:
-            found.append(refusal)
-    return found
-
-
-def _is_in_float(step: Step) -> bool:
-    if isinstance(step.operation, FloatNodes):
-        return True
-    return all(
-        tensor is None or tensor.encoding is None for tensor in (*step.inputs, *step.outputs)
-    )
-
-
-def _write(step: Step, builder: FileBuilder) -> None:
-    if moves_codes(step.operation):
-        step = _rescaled_first(step, builder)
-    WRITERS.of(step.operation)(step.operation, step, builder)
-
-
-def _rescaled_first(step: Step, builder: FileBuilder) -> Step:
-    """Return a step that moves codes, with inputs of its output's encoding.
-
-    Kernels that move codes do not rescale. Rescaling before the move gives the codes that
-    rescaling after it would.
-    """
-    encoding = step.outputs[0].encoding
-
-    def rescaled(tensor: Tensor | None) -> Tensor | None:
-        if tensor is None or encoding is None or encoding.same_as(tensor.encoding):
-            return tensor
-        return add_rescaled(builder, tensor, encoding, tensor.name)
-
-    return replace(step, inputs=tuple(rescaled(tensor) for tensor in step.inputs))

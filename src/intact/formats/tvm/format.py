@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intact.formats.base.expressible import INTEGERS_ALONE
 from intact.formats.base.format import (
-    INTEGERS_ALONE,
     Deployed,
     Exported,
     Feeds,

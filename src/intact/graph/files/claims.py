@@ -52,6 +52,15 @@ def forget_made_up_names(model: ir.Model) -> None:
             )
 
 
+def forget_made_up_shapes(model: ir.Model) -> None:
+    """Forget the shapes with axes of which shape inference knew nothing, to infer them anew."""
+    own = set(_named_dims([value.shape for value in model.graph.inputs if value.shape is not None]))
+    for node in all_nodes(model):
+        for value in node.outputs:
+            if any(_is_made_up(dim) and dim not in own for dim in value.shape or ()):
+                value.shape = None
+
+
 def _is_made_up(dim: int | ir.SymbolicDim) -> bool:
     return isinstance(dim, ir.SymbolicDim) and bool(_MADE_UP.fullmatch(dim.value or ""))
 

@@ -15,13 +15,14 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph.edit import Editor
-from intact.graph.metadata import PART_KEY
+from intact.graph.metadata import GUARD_KEY, PART_KEY
 from intact.graph.names import Names
-from intact.graph.ops import constant_array, input_value
+from intact.graph.ops import constant_array, input_value, may_fail
 from intact.graph.traversal import bodies, graphs_of, nodes_of
 from intact.ops.operators import (
     And,
     Concat,
+    Declared,
     Gather,
     Identity,
     If,
@@ -30,6 +31,7 @@ from intact.ops.operators import (
     Or,
     Unsqueeze,
     Where,
+    is_a,
     type_of,
 )
 
@@ -43,9 +45,7 @@ def inline_ifs(model: ir.Model) -> int:
     Returns:
         The number of replaced nodes.
     """
-    chosen = [
-        node for node in nodes_with_bodies(model.graph, If.name) if _condition(node) is not None
-    ]
+    chosen = [node for node in nodes_with_bodies(model.graph, If) if _condition(node) is not None]
     if chosen:
         inliner = Inliner(model)
         for node in chosen:
@@ -68,11 +68,19 @@ def choose_results(editor: Editor, node: ir.Node) -> None:
         raise Unsupported("it has no condition")
     for first, second in zip(*(branch.outputs for branch in branches), strict=True):
         check_choice(condition, first, second)
+    note_guards(node)
     inliner = Inliner(editor.model, editor.names)
-    chosen = [inliner.move(node, branch) for branch in branches]
-    pairs = zip(*chosen, strict=True)
-    results = [inliner.choice(node, condition, *pair) for pair in pairs]
-    editor.put_results_in_place(node, results)
+    branch_outputs = [inliner.move(node, branch) for branch in branches]
+    pairs = zip(*branch_outputs, strict=True)
+    choices = [inliner.choice(node, condition, *pair) for pair in pairs]
+    editor.put_results_in_place(node, choices)
+
+
+def note_guards(node: ir.Node) -> None:
+    """Note at what may fail inside of a node that this runs it under a condition."""
+    for inner in (inner for body in bodies(node) for inner in nodes_of(body)):
+        if may_fail(inner):
+            inner.metadata_props.setdefault(GUARD_KEY, str(node.name))
 
 
 def check_choice(condition: ir.Value, first: ir.Value, second: ir.Value) -> None:
@@ -84,13 +92,13 @@ def check_choice(condition: ir.Value, first: ir.Value, second: ir.Value) -> None
         raise Unsupported("its bodies may give different shapes")
 
 
-def nodes_with_bodies(graph: ir.Graph, *op_types: str) -> list[ir.Node]:
-    """List the nodes of some types, of a graph and of all bodies; those inside one before it."""
+def nodes_with_bodies(graph: ir.Graph, *operators: Declared) -> list[ir.Node]:
+    """List the nodes of some operators, of a graph and of all bodies; those inside one before it."""
     found = []
     for node in graph:
         for body in bodies(node) if node.attributes else ():
-            found += nodes_with_bodies(body, *op_types)
-        if node.op_type in op_types and node.domain == "":
+            found += nodes_with_bodies(body, *operators)
+        if is_a(node, *operators):
             found.append(node)
     return found
 
@@ -113,26 +121,26 @@ class Inliner:
         self._opset = model.opset_imports.get("", 0)
 
     def move(self, node: ir.Node, body: ir.Graph) -> list[ir.Value]:
-        """Move the content of a body in front of its node; return its results."""
+        """Move the content of a body in front of its node; return its outputs."""
         parent = cast("ir.Graph", node.graph)
-        results, moved = list(body.outputs), list(body)
+        body_outputs, moved = list(body.outputs), list(body)
         body.outputs.clear()
         self.share_constants(node, body)
         # onnx-ir lets a node or constant belong to one graph only.
         body.remove(moved)
         self._rename(value for each in moved for value in each.outputs)
         parent.insert_before(node, moved)
-        return results
+        return body_outputs
 
     def turn(self, node: ir.Node, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
-        """Put a copy of a body in front of its node, for what it is given; return its results."""
+        """Put a copy of a body in front of its node, for what it is given; return its outputs."""
         copy = body.clone(allow_outer_scope_values=True)
         self._used.update(value.name for value in _values(copy))
-        inputs = dict(zip(copy.inputs, given, strict=True))
-        results = self.move(node, copy)
-        for value, put in inputs.items():
-            value.replace_all_uses_with(put)
-        return [inputs.get(value, value) for value in results]
+        given_for = dict(zip(copy.inputs, given, strict=True))
+        turn_outputs = self.move(node, copy)
+        for body_input, value in given_for.items():
+            body_input.replace_all_uses_with(value)
+        return [given_for.get(output, output) for output in turn_outputs]
 
     def share_constants(self, node: ir.Node, body: ir.Graph) -> None:
         """Move the constants of a body to the graph of its node."""
@@ -193,10 +201,10 @@ class Inliner:
         cast("ir.Graph", node.graph).insert_before(node, made)
         return made.outputs[0]
 
-    def put_in_place(self, node: ir.Node, results: Sequence[ir.Value]) -> None:
-        """Write results under the names that a node gave them, and remove the node."""
+    def put_in_place(self, node: ir.Node, sources: Sequence[ir.Value]) -> None:
+        """Write values under the names of a node's outputs, and remove the node."""
         parent = cast("ir.Graph", node.graph)
-        pairs = zip(results, node.outputs, strict=True)
+        pairs = zip(sources, node.outputs, strict=True)
         read = [each for each in pairs if each[1].uses() or each[1].is_graph_output()]
         parent.insert_before(node, [self._copy(node, *pair) for pair in read])
         parent.remove(node, safe=True)
@@ -204,14 +212,14 @@ class Inliner:
             _release(body)  # else what is gone would still count as a reader
 
     def _copy(self, node: ir.Node, source: ir.Value, written: ir.Value) -> ir.Node:
-        """Make a node that writes a result under the name that the node gave it."""
+        """Make a node that writes a value under the name of a node's output."""
         copy = ir.Node("", Identity.name, [source], name=node.name)
         (result,) = copy.outputs
         result.type = source.type or written.type
         result.shape = source.shape if source.shape is not None else written.shape
         name = written.name
         written.replace_all_uses_with(result, replace_graph_outputs=True)
-        written.name, result.name = self._names.fresh(f"{name}_if"), name
+        written.name, result.name = self._names.fresh(f"{name}_{node.op_type.lower()}"), name
         return copy
 
     def _with_axis(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:

@@ -4,6 +4,7 @@
 2. `write_sequences`: what they append to a sequence is one sequence.
 3. `choose_turns`: for runtimes without loops, all turns that a condition may end are computed, and
    a Where keeps the values from where it does.
+4. `turn_of`: for runtimes with loops of their own, a turn is a model.
 """
 
 from __future__ import annotations
@@ -15,9 +16,15 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph.edit import Editor
-from intact.graph.ops import OpKind, constant_array, facts, input_value
+from intact.graph.graph import values_read_inside
+from intact.graph.ops import OpKind, constant_array, facts, input_value, is_constant
 from intact.graph.passes.constant_nodes import compiled_constants
-from intact.graph.passes.control_flow import Inliner, check_choice, nodes_with_bodies
+from intact.graph.passes.control_flow import (
+    Inliner,
+    check_choice,
+    nodes_with_bodies,
+    note_guards,
+)
 from intact.graph.passes.library import infer_shapes
 from intact.graph.traversal import bodies, nodes_of
 from intact.ops.operators import (
@@ -55,7 +62,7 @@ def unroll_loops(model: ir.Model, most: int = MOST_UNROLLED) -> int:
     Returns:
         The number of nodes that the turns have.
     """
-    nodes = nodes_with_bodies(model.graph, Loop.name, Scan.name)
+    nodes = nodes_with_bodies(model.graph, Loop, Scan)
     if not nodes:
         return 0
     inliner, written = Inliner(model), 0
@@ -111,67 +118,105 @@ def choose_turns(editor: Editor, node: ir.Node) -> None:
     most = constant_array(input_value(node, 0))
     if body is None or most is None or most.size != 1:
         raise Unsupported("the number of its turns has no bound")
-    turns, states = int(most.item()), list(node.inputs[2:])
+    turns, given = int(most.item()), list(node.inputs[2:])
     if turns < 1:
         raise Unsupported("it never turns")
     if turns * sum(1 for _ in nodes_of(body)) > MOST_UNROLLED:
         raise Unsupported(f"its turns would be more than {MOST_UNROLLED} nodes")
-    if len(node.outputs) != len(states) or any(state is None for state in states):
+    if len(node.outputs) != len(given) or any(value is None for value in given):
         raise Unsupported("it collects a value of each turn, as many as it turns")
+    note_guards(node)
     inliner = Inliner(editor.model, editor.names)
     inliner.share_constants(node, body)
     goes_on = input_value(node, 1) or inliner.constant(node, np.array(True))
-    values, choices = cast("list[ir.Value]", states), []
+    states, choices = cast("list[ir.Value]", given), []
     for turn in range(turns):
-        given = (inliner.count(node, body, turn), goes_on, *values)
-        condition, *new = inliner.turn(node, body, given)
-        triples = [(goes_on, *pair) for pair in zip(new, values, strict=True)]
-        values = [inliner.choice(node, *triple) for triple in triples]
+        turn_inputs = (inliner.count(node, body, turn), goes_on, *states)
+        condition, *changed = inliner.turn(node, body, turn_inputs)
+        triples = [(goes_on, *pair) for pair in zip(changed, states, strict=True)]
+        states = [inliner.choice(node, *triple) for triple in triples]
         choices += triples
         goes_on = inliner.node(node, And, [goes_on, condition])
     editor.model.graph.sort()
     infer_shapes(editor.model)
     for triple in choices:
         check_choice(*triple)
-    editor.put_results_in_place(node, values)
+    editor.put_results_in_place(node, states)
+
+
+def turn_of(node: ir.Node, model: ir.Model) -> tuple[ir.Model, list[ir.Value], list[str]]:
+    """Return one turn of a Loop as a model of its own.
+
+    Args:
+        node: The Loop.
+        model: It is in this one's graph, or in a body.
+
+    Returns:
+        The turn, whose inputs are those of the body and then what it reads of what is computed
+        around it; those values; and the names of what the body gives: of outputs of the turn, or
+        of inputs that it only hands on, which are no outputs.
+
+    Raises:
+        Unsupported: It computes nothing.
+    """
+    body = next(bodies(node))
+    read = [value for value in values_read_inside(node) if value.graph is node.graph]
+    constants = [*body.initializers.values(), *filter(is_constant, read)]
+    around = [value for value in read if not is_constant(value)]
+    inputs = [*body.inputs, *around]
+    outputs = [value for value in dict.fromkeys(body.outputs) if value not in inputs]
+    if not outputs:
+        raise Unsupported("a turn computes nothing")
+    # A view and its clone, since nodes belong to one graph.
+    view = ir.GraphView(
+        inputs,
+        outputs,
+        nodes=list(body),
+        initializers=constants,
+        opset_imports=dict(model.opset_imports),
+        name="turn",
+    )
+    functions = [function.clone() for function in model.functions.values()]
+    turn = ir.Model(view.clone(), ir_version=model.ir_version, functions=functions)
+    return turn, around, [str(value.name) for value in body.outputs]
 
 
 def _unrolled_loop(inliner: Inliner, node: ir.Node, body: ir.Graph, turns: int) -> list[ir.Value]:
     inliner.share_constants(node, body)
     goes_on = inliner.constant(node, np.array(True))
-    values = [cast("ir.Value", value) for value in node.inputs[2:]]
-    collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(values) :]]
+    states = [cast("ir.Value", value) for value in node.inputs[2:]]
+    collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(states) :]]
     for turn in range(turns):
-        given = (inliner.count(node, body, turn), goes_on, *values)
-        results = inliner.turn(node, body, given)[1:]
-        values, parts = results[: len(values)], results[len(values) :]
+        turn_inputs = (inliner.count(node, body, turn), goes_on, *states)
+        turn_outputs = inliner.turn(node, body, turn_inputs)[1:]
+        states, parts = turn_outputs[: len(states)], turn_outputs[len(states) :]
         for each, part in zip(collected, parts, strict=True):
             each.append(part)
-    return [*values, *(inliner.stack(node, parts, 0) for parts in collected)]
+    return [*states, *(inliner.stack(node, parts, 0) for parts in collected)]
 
 
 def _unrolled_scan(inliner: Inliner, node: ir.Node, body: ir.Graph, turns: int) -> list[ir.Value]:
     inliner.share_constants(node, body)
     inputs = [cast("ir.Value", value) for value in node.inputs]
     count = len(inputs) - _scanned(node)
-    values, read = inputs[:count], inputs[count:]
+    states, scanned = inputs[:count], inputs[count:]
     collected: list[list[ir.Value]] = [[] for _ in body.outputs[count:]]
-    backwards = _listed(node, "scan_input_directions", len(read))
-    axes = _listed(node, "scan_input_axes", len(read))
+    backwards = _listed(node, "scan_input_directions", len(scanned))
+    axes = _listed(node, "scan_input_axes", len(scanned))
     for turn in range(turns):
         parts = [
             inliner.part(node, value, axis, turns - 1 - turn if is_back else turn)
-            for value, axis, is_back in zip(read, axes, backwards, strict=True)
+            for value, axis, is_back in zip(scanned, axes, backwards, strict=True)
         ]
-        results = inliner.turn(node, body, (*values, *parts))
-        values = results[:count]
-        for each, result in zip(collected, results[count:], strict=True):
+        turn_outputs = inliner.turn(node, body, (*states, *parts))
+        states = turn_outputs[:count]
+        for each, result in zip(collected, turn_outputs[count:], strict=True):
             each.append(result)
     axes = _listed(node, "scan_output_axes", len(collected))
     backwards = _listed(node, "scan_output_directions", len(collected))
     written = zip(collected, axes, backwards, strict=True)
     return [
-        *values,
+        *states,
         *(inliner.stack(node, p[::-1] if is_back else p, axis) for p, axis, is_back in written),
     ]
 

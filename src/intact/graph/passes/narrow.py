@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from intact.graph.large_constants import computed
 from intact.graph.names import Names
 from intact.graph.ops import is_constant
 from intact.graph.traversal import graphs_of
@@ -23,9 +24,6 @@ from intact.ops.operators import Cast, is_a
 
 LARGEST = 65504.0
 """The largest finite float16 (IEEE 754 binary16)."""
-
-_COMPUTED_AT_ONCE = 1 << 24
-"""Bytes of a constant beyond which it is rounded when it is written, one at a time."""
 
 _HALF, _SINGLE = "tensor(float16)", "tensor(float)"
 
@@ -259,8 +257,7 @@ class _Narrower:
             return ir.Tensor(in_float16(source.numpy()).astype(kind))
 
         shape = ir.Shape(source.shape.numpy())
-        is_small = source.nbytes <= _COMPUTED_AT_ONCE
-        tensor = rounded() if is_small else ir.LazyTensor(rounded, dtype, shape)
+        tensor = computed(source, rounded, dtype)
         name = self._names.fresh(f"{value.name}_float16")
         tensor.name = name
         made = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype), const_value=tensor)

@@ -18,7 +18,7 @@ from intact.graph.graph import values_read_inside
 from intact.plan import Decision, QuantizedGraph, refuse_unready
 from intact.plan.dynamic import dynamic_points
 from intact.plan.topology import is_moved_in_float, loses_less_in_float
-from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
+from intact.program.lower import floats, loops, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.chains import Points, chains
 from intact.program.lower.far_constants import move_far_constants
@@ -35,7 +35,7 @@ from intact.program.passes.layout import IoLayout, cancel_transposes
 from intact.program.passes.residuals import mark_kept_residuals
 from intact.program.program import Program, Tensor
 
-_MODULES = (floats, moves, pointwise, products, recurrent, windows)
+_MODULES = (floats, loops, moves, pointwise, products, recurrent, windows)
 """Their lowerings are registered when they are imported."""
 
 

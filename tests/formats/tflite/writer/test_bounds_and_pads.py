@@ -12,7 +12,7 @@ pytest.importorskip("ai_edge_litert")
 
 
 from intact.formats.tflite.write import program_to_tflite
-from intact.formats.tflite.writer.builder import code_range
+from intact.formats.tflite.writer.clamps import code_range
 from intact.program.operations import (
     Bounds,
 )

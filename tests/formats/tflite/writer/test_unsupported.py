@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx import helper
 
 pytest.importorskip("ai_edge_litert")
 
 
 from intact.errors import ExportError
+from intact.formats.base.format import Io
 from intact.formats.tflite.run import Kernels, TfliteRuntime
-from intact.formats.tflite.write import program_to_tflite
+from intact.formats.tflite.write import program_to_tflite, refuse_structure
 from intact.ops import functions
 from intact.program import Encoding, Program, Tensor
+from intact.program.deployed import deployed_program
 from intact.program.operations import (
     BatchMatMul,
     Binary,
@@ -43,6 +46,8 @@ from tests.formats.tflite.cases import (
     on_data,
     weighted,
 )
+from tests.models import ModelBuilder
+from tests.plans import calibrate, planned
 from tests.program.one_step import int8, int32, one_step, uint8
 
 CONV = CASES["conv_relu"]
@@ -209,3 +214,40 @@ def test_a_slope_may_have_the_range_of_weights() -> None:
     program = changed(CASES["prelu"], 1, encoding=SYMMETRIC)
     assert isinstance(program.steps[0].operation, PRelu)
     TfliteRuntime(program_to_tflite(program))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shape", "code", "most"),
+    [
+        ("Slice", [1, 2, 3, 4, 5], "STRIDED_SLICE", 4),
+        ("Transpose", [1, 2, 3, 2, 3, 2], "TRANSPOSE", 5),
+        ("Expand", [1, 2, 3, 2, 3, 1], "BROADCAST_TO", 5),
+    ],
+)
+def test_microcontrollers_have_fewer_axes(
+    op_type: str, shape: list[int], code: str, most: int
+) -> None:
+    b = ModelBuilder(17)
+    x = b.node("Relu", b.input("x", shape))
+    if op_type == "Slice":
+        y = b.node("Slice", x, b.ints(0), b.ints(1), b.ints(1), name="moves")
+    elif op_type == "Transpose":
+        y = b.node("Transpose", x, perm=[0, 5, 4, 3, 2, 1], name="moves")
+    else:
+        y = b.node("Expand", x, b.ints(*shape[:-1], 4), name="moves")
+    b.outputs.append(helper.make_empty_tensor_value_info(b.node("Relu", y)))
+    for target in ("tflite", "tflite-micro"):
+        plan = planned(b.build(), target)
+        program = deployed_program(
+            calibrate(plan, {"x": np.ones(shape, np.float32)}), float_operations=True
+        )
+        if target == "tflite":
+            TfliteRuntime(program_to_tflite(program, plan.target))
+            continue
+        # Before scales are known, when no sample was read.
+        with pytest.raises(ExportError) as caught:
+            refuse_structure(program, Io.FLOAT, plan.target)
+        said = f": its {code} has {len(shape)} axes, the kernel takes {most}; merge axes"
+        assert said in str(caught.value)
+        # What only moves axes is one with others that do, and called after its tensor.
+        assert ("'moves'" in str(caught.value)) == (op_type != "Transpose")

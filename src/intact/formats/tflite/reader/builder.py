@@ -41,6 +41,7 @@ class ModelBuilder(TensorBuilder):
         file: What is read.
         batch: Leave the first dimension of every activation open.
         alias: Tensors that are one with another, whose name they share.
+        around: What the graph is a body in, if it is one.
 
     Attributes:
         activations: The activations that exist so far, by number.
@@ -51,8 +52,15 @@ class ModelBuilder(TensorBuilder):
         FixesBatch: An input has no batch of one.
     """
 
-    def __init__(self, file: TfliteFile, *, batch: bool, alias: Mapping[int, int]) -> None:
-        super().__init__(file, alias)
+    def __init__(
+        self,
+        file: TfliteFile,
+        *,
+        batch: bool,
+        alias: Mapping[int, int],
+        around: ModelBuilder | None = None,
+    ) -> None:
+        super().__init__(file, alias, around)
         self.batch = batch
         self.activations: dict[int, Activation] = {}
         self.shapes: dict[ir.Value, tuple[int, ...]] = {}

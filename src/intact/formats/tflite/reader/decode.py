@@ -28,6 +28,7 @@ from intact.formats.tflite.reader.file import (
     Quantization,
     Signature,
     Sparsity,
+    Subgraph,
     TfliteFile,
 )
 from intact.formats.tflite.reader.schema import (
@@ -39,7 +40,8 @@ from intact.formats.tflite.reader.schema import (
     Element,
     OptionField,
 )
-from intact.formats.tflite.reader.variables import Part, has_variables, without_variables
+from intact.formats.tflite.reader.turns import called_graphs, with_turns
+from intact.formats.tflite.reader.variables import has_variables, without_variables
 from intact.graph.files.regular import read_file
 
 _TABLE = 32
@@ -213,36 +215,37 @@ def _decode(wire: Wire) -> TfliteFile:
     graphs = root.tables(2, _MOST_ENTRIES)
     if not graphs:
         raise wire.damaged("it has no graph")
-    graph = graphs[0]
     buffers = root.tables(4, _MOST_ENTRIES)
     codes = [_operator_name(table) for table in root.tables(1, _MOST_ENTRIES)]
-    tensors, operators = _subgraph(wire, graph, buffers, codes)
+    main = _subgraph(wire, graphs[0], buffers, codes)
+    # Other subgraphs are not even decoded where nothing calls them.
+    others: dict[int, Subgraph] = {}
+    waiting = [main]
+    while waiting:
+        for op in waiting.pop().operators:
+            for number in called_graphs(op):
+                if not 0 < number < len(graphs):
+                    which = f"subgraph {number} of {len(graphs)}"
+                    raise wire.damaged(f"operator {op.index} calls {which}")
+                if number not in others:
+                    others[number] = _subgraph(wire, graphs[number], buffers, codes)
+                    waiting.append(others[number])
+    signature = _signature(wire, root, len(main.tensors))
+    main = with_turns(main, others, wire)
     file = TfliteFile(
         wire.source,
         len(wire.data),
         root.text(3),
-        tensors,
-        operators,
-        _tensor_indices(wire, graph, 1, len(tensors), "the graph's inputs"),
-        _tensor_indices(wire, graph, 2, len(tensors), "the graph's outputs"),
-        _signature(wire, root, len(tensors)),
+        main.tensors,
+        main.operators,
+        main.inputs,
+        main.outputs,
+        signature,
     )
-    # Other subgraphs are not even decoded where nothing calls them.
-    if not has_variables(operators):
-        return file
-    others: dict[int, Part] = {}
-    for op in operators:
-        if op.name == "CALL_ONCE":
-            number = int(op.options["init_subgraph_index"])
-            if not 0 < number < len(graphs):
-                raise wire.damaged(f"operator {op.index} calls subgraph {number} of {len(graphs)}")
-            if number not in others:
-                others[number] = _subgraph(wire, graphs[number], buffers, codes)
-    return without_variables(file, others)
+    return without_variables(file, others) if has_variables(main.operators) else file
 
 
-def _subgraph(wire: Wire, graph: Table, buffers: list[Table], codes: list[str]) -> Part:
-    """Read the tensors and operators of a subgraph."""
+def _subgraph(wire: Wire, graph: Table, buffers: list[Table], codes: list[str]) -> Subgraph:
     tensors = tuple(
         _tensor(wire, index, table, buffers)
         for index, table in enumerate(graph.tables(0, _MOST_ENTRIES))
@@ -251,7 +254,12 @@ def _subgraph(wire: Wire, graph: Table, buffers: list[Table], codes: list[str]) 
         _operator(wire, index, table, codes, len(tensors))
         for index, table in enumerate(graph.tables(3, _MOST_ENTRIES))
     )
-    return tensors, operators
+    return Subgraph(
+        tensors,
+        operators,
+        _tensor_indices(wire, graph, 1, len(tensors), "the graph's inputs"),
+        _tensor_indices(wire, graph, 2, len(tensors), "the graph's outputs"),
+    )
 
 
 def _signature(wire: Wire, root: Table, tensors: int) -> Signature:

@@ -195,6 +195,7 @@ class Operator:
         inputs: Numbers of tensors; -1 for an optional one that is absent.
         outputs: Numbers of tensors.
         options: By name; defaults where the file has none.
+        turn: What WHILE runs, which gives whether to go on and then the values (see `turns`).
     """
 
     index: int
@@ -202,6 +203,24 @@ class Operator:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    turn: Subgraph | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """One graph of a file.
+
+    Attributes:
+        tensors: By number.
+        operators: In the order of execution.
+        inputs: Numbers of tensors.
+        outputs: Numbers of tensors.
+    """
+
+    tensors: tuple[FileTensor, ...]
+    operators: tuple[Operator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -298,7 +298,7 @@ def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
         operand = builder.moved(Gather, inputs, {"axis": axis}, tuple(grown))
     # Nothing was mirrored: the output still needs a value of its own.
     if operand.value.name is not None:
-        operand = builder.moved(Identity, [operand], None, operand.shape)
+        operand = builder.copied(operand)
     builder.write(op.outputs[0], operand.value)
 
 

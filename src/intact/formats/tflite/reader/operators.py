@@ -11,18 +11,21 @@ from intact.formats.base.foreign import (
     refuse_mixed_batch,
     with_open_batch,
 )
-from intact.formats.tflite.reader import moves, pointwise, products, selections, slices, spatial
+from intact.formats.tflite.reader import (
+    loops,
+    moves,
+    pointwise,
+    products,
+    selections,
+    slices,
+    spatial,
+)
 from intact.formats.tflite.reader.builder import ModelBuilder
-from intact.formats.tflite.reader.common import READERS, require_one_kind
-from intact.formats.tflite.reader.file import Operator, TfliteFile
-from intact.formats.tflite.reader.schema import Element
-from intact.formats.tflite.spellings import INT16_VERSIONS
+from intact.formats.tflite.reader.file import TfliteFile
+from intact.formats.tflite.reader.steps import read_operator
 
-_MODULES = (moves, pointwise, products, selections, slices, spatial)
+_MODULES = (loops, moves, pointwise, products, selections, slices, spatial)
 """Their readers are registered when they are imported."""
-
-_CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
-_MANY_OUTPUTS = frozenset({"SPLIT", "SPLIT_V", "TOPK_V2", "UNPACK"})
 
 
 def build_model(file: TfliteFile, *, wide: bool = False) -> ModelBuilder:
@@ -55,7 +58,7 @@ def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
             failed.update(op.outputs)
             continue
         try:
-            _read(builder, op, wide=wide)
+            read_operator(builder, op, wide=wide)
         except Unsupported as reason:
             unsupported.append((op.name, str(op.index), str(reason)))
             failed.update(op.outputs)
@@ -73,42 +76,6 @@ def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
         f" {list_unsupported(unsupported)}",
         remedy="convert the model with full-integer int8 quantization and built-in operators",
     )
-
-
-def _read(builder: ModelBuilder, op: Operator, *, wide: bool) -> None:
-    wanted = len(op.outputs) >= 1 if op.name in _MANY_OUTPUTS else len(op.outputs) == 1
-    if op.name in READERS and not wanted:
-        raise Unsupported(f"it has {len(op.outputs)} outputs")
-    for index in op.outputs:
-        # A value of ONNX has one producer: a second one would change what was read before.
-        if index in builder.activations or builder.is_constant(index):
-            raise Unsupported(f"its output {builder.tensor(index).name!r} is there already")
-    # Integers of shapes follow from the file, also by operators that are not read otherwise.
-    if slices.is_known(builder, op):
-        slices.compute(builder, op)
-        return
-    read = READERS.get(op.name)
-    if read is None:
-        raise Unsupported("operators of this kind are not read")
-    if op.name not in _CONVERSIONS:
-        require_one_kind(builder, op)
-        _one_width(builder, op, wide=wide)
-    for index in op.outputs:
-        # Asked before the first node is added, because a refused operator must leave none.
-        builder.parameters(index)
-    read(builder, op)
-
-
-def _one_width(builder: ModelBuilder, op: Operator, *, wide: bool) -> None:
-    """Check that an operator has kernels that compute as the target does."""
-    activations = [i for i in op.inputs if i >= 0 and not builder.is_constant(i)]
-    elements = {builder.tensor(index).element for index in (*activations, *op.outputs)}
-    if Element.INT16 in elements and op.name not in INT16_VERSIONS:
-        raise Unsupported("its int16 form is not read")
-    if elements & {Element.INT8, Element.UINT8} and wide:
-        raise Unsupported("its codes have 8 bits, those of the target 16: try target tflite")
-    if Element.INT16 in elements and not wide:
-        raise Unsupported("its codes have 16 bits, those of the target 8: try target tflite-16x8")
 
 
 def _aliases(file: TfliteFile) -> dict[int, int]:

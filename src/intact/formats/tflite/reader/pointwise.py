@@ -70,7 +70,11 @@ def _operands(
     rank = builder.tensor(op.outputs[0]).rank
     computed = [index for index in indices if not builder.is_constant(index)]
     if not computed:
-        raise Unsupported("all its inputs are constants")
+        if any(builder.parameters(index) for index in indices):
+            raise Unsupported("all its inputs are constants of codes")
+        # Whether there is a first turn, of a loop that counts from a constant.
+        refuse_mixed_batch(builder, True)
+        return ChannelLayout.FILE, [builder.constant(index) for index in indices]
     # An operand of fewer axes would meet the open batch with an axis that is none.
     same = all(builder.tensor(index).rank == rank for index in computed)
     refuse_mixed_batch(builder, not same)

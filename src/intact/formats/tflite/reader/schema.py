@@ -181,6 +181,7 @@ OPTIONS: Mapping[str, Mapping[str, OptionField]] = MappingProxyType(
         "GELU": {"approximate": OptionField(0, "<?")},
         "CUMSUM": {"exclusive": OptionField(0, "<?"), "reverse": OptionField(1, "<?")},
         "CALL_ONCE": {"init_subgraph_index": OptionField(0)},
+        "WHILE": {"cond_subgraph_index": OptionField(0), "body_subgraph_index": OptionField(1)},
         "VAR_HANDLE": {"container": OptionField(0, TEXT), "shared_name": OptionField(1, TEXT)},
     }
 )

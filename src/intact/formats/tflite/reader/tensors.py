@@ -26,7 +26,7 @@ from intact.formats.tflite.reader.file import (
 from intact.formats.tflite.reader.schema import Element
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.names import Names
-from intact.ops.operators import Named, type_of
+from intact.ops.operators import Identity, Named, type_of
 
 Array = npt.NDArray[Any]
 
@@ -114,8 +114,8 @@ class NodeBuilder:
         opset: The version that the nodes need.
     """
 
-    def __init__(self) -> None:
-        self.graph = GraphBuilder()
+    def __init__(self, names: Names | None = None) -> None:
+        self.graph = GraphBuilder(names)
         self.reads: dict[tuple[ir.Node, int], Operand] = {}
         self.writes: dict[ir.Value, Parameters] = {}
         self.opset = OPSET
@@ -159,6 +159,10 @@ class NodeBuilder:
         op_type = type_of(operator)
         value = self.node(op_type, inputs, attributes)
         return self.on_grid_of(inputs[0], value, shape)
+
+    def copied(self, operand: Operand) -> Operand:
+        """Return an operand under another name."""
+        return self.moved(Identity, [operand], None, operand.shape)
 
     def on_grid_of(self, source: Input, value: ir.Value, shape: tuple[int, ...]) -> Operand:
         """Make an operand of a value that has the parameters of another one."""
@@ -212,13 +216,17 @@ class TensorBuilder(NodeBuilder):
     Args:
         file: What is read.
         alias: Tensors that are one with another, whose name they share.
+        around: What the graph is a body in, if it is one.
 
     Attributes:
         known: Integers that follow from shapes, and constants that were dequantized, by number.
     """
 
-    def __init__(self, file: TfliteFile, alias: Mapping[int, int]) -> None:
-        super().__init__()
+    def __init__(
+        self, file: TfliteFile, alias: Mapping[int, int], around: TensorBuilder | None = None
+    ) -> None:
+        super().__init__(around.graph.names if around else None)
+        self._around = around
         self.file, self.alias = file, alias
         self.known: dict[int, Array] = {}
         self._constants: dict[tuple[object, ...], Operand] = {}
@@ -273,6 +281,9 @@ class TensorBuilder(NodeBuilder):
         Raises:
             Unsupported: They are more than the file can mean.
         """
+        if self._around is not None:
+            self._around.charge(elements)
+            return
         self._elements -= elements
         if self._elements < 0:
             raise Unsupported("its constants share their data too often")

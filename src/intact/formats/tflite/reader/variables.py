@@ -19,6 +19,7 @@ from intact.formats.tflite.reader.file import (
     Quantization,
     Signature,
     State,
+    Subgraph,
     TfliteFile,
 )
 
@@ -29,16 +30,13 @@ _NEXT = "next"
 _SHAPE = {_ONCE: (0, 0), _HANDLE: (0, 1), _READ: (1, 1), _ASSIGN: (2, 0)}
 """How many tensors they read and write."""
 
-Part = tuple[tuple[FileTensor, ...], tuple[Operator, ...]]
-"""Tensors and operators of a subgraph."""
-
 
 def has_variables(operators: tuple[Operator, ...]) -> bool:
     """Tell whether some operator has to do with resource variables."""
     return any(op.name in _KINDS for op in operators)
 
 
-def without_variables(file: TfliteFile, others: Mapping[int, Part]) -> TfliteFile:
+def without_variables(file: TfliteFile, others: Mapping[int, Subgraph]) -> TfliteFile:
     """Return a file whose variables are inputs and outputs.
 
     Args:
@@ -80,16 +78,15 @@ class _Walk:
     same: dict[int, int] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
 
-    def initialize(self, part: Part, once: Operator) -> None:
+    def initialize(self, part: Subgraph, once: Operator) -> None:
         """Take the first values that a subgraph assigns."""
-        tensors, operators = part
         handles: dict[int, str] = {}
-        for op in operators:
+        for op in part.operators:
             self._check(op)
             if op.name == _HANDLE:
                 handles[op.outputs[0]] = _name(op)
             elif op.name == _ASSIGN and op.inputs[0] in handles:
-                value = tensors[op.inputs[1]]
+                value = part.tensors[op.inputs[1]]
                 if value.data is None or value.odd:
                     raise self._error(once, "what it assigns is no constant")
                 self.first[handles[op.inputs[0]]] = value
@@ -107,6 +104,8 @@ class _Walk:
         if op.name not in _KINDS:
             if any(index in self.handles for index in op.inputs):
                 raise self._error(op, "it reads a variable, which only READ_VARIABLE does here")
+            if op.turn is not None:
+                raise self._error(op, "loops are not read beside variables")
             inputs = tuple(self.same.get(index, index) for index in op.inputs)
             self.operators.append(replace(op, inputs=inputs))
             return

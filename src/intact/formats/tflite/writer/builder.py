@@ -1,8 +1,7 @@
-"""Builds a TFLite file: tensors, operators, and those whose results are clamped."""
+"""Builds a TFLite file: its tensors and operators."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -11,10 +10,9 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.tflite.reader.schema import Element
-from intact.formats.tflite.spellings import FUSED, int16_version
+from intact.formats.tflite.spellings import int16_version
 from intact.program import Array, Encoding, Shape, Step, Tensor
 from intact.program.handlers import Handlers
-from intact.program.operations import Bounds
 
 Value: TypeAlias = int | float | bool | Sequence[int]
 
@@ -50,6 +48,21 @@ def data_of(step: Step) -> Tensor:
     return data
 
 
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """What an operator runs beside the main graph.
+
+    Attributes:
+        builder: Its tensors and operators.
+        inputs: Its inputs.
+        outputs: Its outputs.
+    """
+
+    builder: FileBuilder
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
 class FileBuilder:
     """A TFLite file under construction: tensors and operators in the order in which they are added.
 
@@ -60,6 +73,7 @@ class FileBuilder:
         reserved: Names that the program's own tensors have.
         open_lengths: How long open axes are in the file, by tensor, where that is not 1.
         lacking: Why what runs the file cannot take an operator, by its name in the schema.
+        most_axes: How many axes an operator may have there, by its name.
 
     Attributes:
         tensors: The tensors of the file, by name.
@@ -70,6 +84,7 @@ class FileBuilder:
             the weight.
         quantized_inside: Floats that operators quantize while they run, by the names of the codes
             that programs have for them.
+        subgraphs: What operators run, in the file behind the main graph.
     """
 
     def __init__(
@@ -77,16 +92,36 @@ class FileBuilder:
         reserved: Iterable[str] = (),
         open_lengths: Mapping[str, int] | None = None,
         lacking: Mapping[str, Unsupported] | None = None,
+        most_axes: Mapping[str, int] | None = None,
     ) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self.makers: dict[str, str] = {}
         self.block_scales: dict[str, str] = {}
         self.quantized_inside: dict[str, Tensor] = {}
+        self.subgraphs: list[Subgraph] = []
         self._taken = set(reserved)
         self._floats: dict[str, Tensor] = {}
         self._open_lengths = dict(open_lengths or {})
         self._lacking = dict(lacking or {})
+        self._most_axes = dict(most_axes or {})
+
+    def inside(
+        self, reserved: Iterable[str] = (), open_lengths: Mapping[str, int] | None = None
+    ) -> FileBuilder:
+        """Return a builder of a graph that an operator of this one runs."""
+        inner = FileBuilder(reserved, open_lengths, self._lacking, self._most_axes)
+        inner.subgraphs = self.subgraphs
+        return inner
+
+    def add_subgraph(
+        self, inner: FileBuilder, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> int:
+        """Add a graph that an operator runs; return its number in the file."""
+        for tensor in (*inputs, *outputs):
+            inner.mention(tensor)
+        self.subgraphs.append(Subgraph(inner, tuple(inputs), tuple(outputs)))
+        return len(self.subgraphs)
 
     def lengths(self, tensor: Tensor) -> list[int]:
         """Return the shape of a tensor in the file, where a batch that may grow is one sample."""
@@ -131,9 +166,13 @@ class FileBuilder:
                 knows only earlier ones rejects the file.
 
         Raises:
-            Unsupported: What runs the file does not have the operator.
+            Unsupported: What runs the file does not have the operator, or not for so many axes.
         """
         self.require(code)
+        axes = max(len(tensor.shape) for tensor in (*inputs, *outputs) if tensor is not None)
+        if axes > self._most_axes.get(code, axes):
+            most = self._most_axes[code]
+            raise Unsupported(f"its {code} has {axes} axes, the kernel takes {most}", _MERGE)
         if any(_is_wide(tensor) for tensor in (*inputs, *outputs)):
             version = max(version, int16_version(code))
             if code in _POWERS_OF_TWO and options is not None:
@@ -278,6 +317,7 @@ def add_cast(builder: FileBuilder, source: Tensor, result: Tensor) -> None:
     builder.operator("CAST", (source,), (result,), Options("CastOptions", kinds))
 
 
+_MERGE = "merge axes with a Reshape in front of it, or cut it from the model"
 QUOTIENT = "a quotient"
 """What multiplies by the result of a DIV."""
 _MOVES = frozenset({"RESHAPE", "TRANSPOSE"})
@@ -367,128 +407,8 @@ def dense_kernel(
     return result
 
 
-def code_range(bounds: Bounds, encoding: Encoding) -> tuple[int, int]:
-    """Return the smallest and the largest code of a result with these bounds.
-
-    A bound becomes ``zero_point + round(bound / scale)``, halves away from zero and in float32, as
-    TFLite's kernels compute their activation ranges (measured).
-    """
-
-    def code(real: float, otherwise: int) -> int:
-        if not np.isfinite(real):
-            return otherwise
-        ratio = float(np.float32(real) / np.float32(encoding.scale))
-        rounded = int(np.copysign(np.floor(abs(ratio) + 0.5), ratio))
-        return min(max(rounded + int(encoding.zero_point), encoding.quant_min), encoding.quant_max)
-
-    return code(bounds.low, encoding.quant_min), code(bounds.high, encoding.quant_max)
-
-
-def _alike(bounds: Bounds, other: Bounds, encoding: Encoding | None) -> bool:
-    """Whether results have the same codes (or floats) under both."""
-    if bounds == other:
-        return True
-    return encoding is not None and code_range(bounds, encoding) == code_range(other, encoding)
-
-
-def add_bounded(
-    builder: FileBuilder,
-    code: str,
-    inputs: Sequence[Tensor | None],
-    output: Tensor,
-    bounds: Bounds,
-    *,
-    options: Options | None = None,
-    version: int = 1,
-    fusable: bool = True,
-) -> None:
-    """Add an operator whose result is clamped.
-
-    Args:
-        builder: Where to.
-        code: The operator.
-        inputs: Its inputs.
-        output: The clamped result.
-        bounds: What it is clamped to.
-        options: The operator's options, without the fused activation.
-        version: The operator's version, without the clamp.
-        fusable: Whether the options have a field for a fused activation.
-    """
-    # What the model says, if there is a name for it: a reader of the file sees a Relu, not a range.
-    candidates = sorted(FUSED.items(), key=lambda each: each[1] != bounds)
-    for fused, covered in candidates if fusable else [(0, Bounds())]:
-        if _alike(bounds, covered, output.encoding):
-            if fusable and options is not None:
-                options = options.extended(fusedActivationFunction=fused)
-            builder.operator(code, inputs, (output,), options, version=version)
-            return
-    result = builder.intermediate(f"{output.name}_unbounded", output.shape, output.encoding, output)
-    builder.operator(code, inputs, (result,), options, version=version)
-    add_clamp(builder, result, output, bounds)
-
-
-def add_clamp(builder: FileBuilder, source: Tensor, output: Tensor, bounds: Bounds) -> None:
-    """Add operators that clamp ``source``, and bring its codes to the output's encoding.
-
-    Only RELU is trusted to rescale: TFLite Micro's RELU6 does not (measured), and it has neither
-    RELU_N1_TO_1 nor RELU_0_TO_1. What ends above it is cut off behind; the others are a QUANTIZE,
-    and then what every runtime has.
-    """
-    encoding = output.encoding
-    version = 1 if encoding is None else 2
-    # 1. RELU alone, the one clamp that every runtime rescales in; whole numbers have none.
-    is_whole = encoding is None and source.dtype.kind in "iu"
-    if not is_whole and _alike(bounds, Bounds(0), encoding):
-        builder.operator("RELU", (source,), (output,), version=version)
-        return
-    # 2. Another scale: it has to be the output's before any other clamp.
-    if encoding is not None and not encoding.same_as(source.encoding):
-        if bounds.low == 0:
-            result = builder.intermediate(f"{output.name}_relu", output.shape, encoding, output)
-            builder.operator("RELU", (source,), (result,), version=version)
-            source = result
-        else:
-            source = add_rescaled(builder, source, encoding, output.name)
-    # 3. RELU6, now that the scales are one.
-    if not is_whole and _alike(bounds, Bounds(0, 6), encoding):
-        builder.operator("RELU6", (source,), (output,), version=version)
-        return
-    # 4. Any other range: MAXIMUM and MINIMUM are in every runtime.
-    limits = _limits(bounds, encoding, source.dtype)
-    for count, (code, limit) in enumerate(limits, start=1):
-        name = f"{output.name}_{code.lower()}"
-        result = (
-            output
-            if count == len(limits)
-            else builder.intermediate(name, output.shape, encoding, output, plain=source.dtype)
-        )
-        constant = builder.constant(f"{name}_limit", limit, encoding)
-        options = Options("MaximumMinimumOptions")
-        builder.operator(code, (source, constant), (result,), options, version=version)
-        source = result
-
-
 def add_rescaled(builder: FileBuilder, source: Tensor, encoding: Encoding, name: str) -> Tensor:
     """Add a QUANTIZE of codes and return its result."""
     result = builder.intermediate(f"{name}_rescaled", source.shape, encoding, source)
     builder.operator("QUANTIZE", (source,), (result,), Options("QuantizeOptions"), version=2)
     return result
-
-
-def _limits(
-    bounds: Bounds, encoding: Encoding | None, plain: np.dtype[Any]
-) -> list[tuple[str, Array]]:
-    """Return the operators that apply both bounds; at least one, so that there is a result."""
-    kind: np.dtype[Any] = plain if plain.kind in "iu" else np.dtype(np.float32)
-    kind = kind if encoding is None else encoding.dtype
-    low, high = (bounds.low, bounds.high) if encoding is None else code_range(bounds, encoding)
-    if encoding is None and kind.kind in "iu":
-        ends: np.iinfo[Any] = np.iinfo(str(kind))
-        low = max(ends.min, math.ceil(low)) if np.isfinite(low) else ends.min
-        high = min(ends.max, math.floor(high)) if np.isfinite(high) else ends.max
-    limits = []
-    if np.isfinite(bounds.low) or not np.isfinite(bounds.high):
-        limits.append(("MAXIMUM", np.asarray(low, kind)))
-    if np.isfinite(bounds.high):
-        limits.append(("MINIMUM", np.asarray(high, kind)))
-    return limits

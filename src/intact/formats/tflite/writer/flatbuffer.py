@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from intact._extras import missing
 from intact.errors import ExportError
-from intact.formats.tflite.writer.builder import FileBuilder, Operator, Options, constant_data
+from intact.formats.tflite.writer.builder import (
+    FileBuilder,
+    Operator,
+    Options,
+    Subgraph,
+    constant_data,
+)
 from intact.numerics.packing import pack_bits
 from intact.program import Array, Encoding, Tensor
 
@@ -61,10 +68,15 @@ def serialize(
         ExportError: The constants do not fit into a file.
     """
     schema = load_schema()
-    for tensor in (*inputs.values(), *outputs.values()):
+    main = Subgraph(builder, tuple(inputs.values()), tuple(outputs.values()))
+    graphs = (main, *builder.subgraphs)
+    for tensor in (*main.inputs, *main.outputs):
         builder.mention(tensor)
     weight = sum(
-        tensor.data.nbytes for tensor in builder.tensors.values() if tensor.data is not None
+        tensor.data.nbytes
+        for graph in graphs
+        for tensor in graph.builder.tensors.values()
+        if tensor.data is not None
     )
     # What is left is room for tensors, operators and their names.
     if weight > _LARGEST - (1 << 26):
@@ -72,32 +84,23 @@ def serialize(
             f"the constants have {weight / 2**30:.1f} GiB, a .tflite file holds less than 2",
             remedy="quantize more nodes, or write another format",
         )
-    places = {name: place for place, name in enumerate(builder.tensors)}
-    buffers, scales = _Buffers(schema), builder.block_scales
-    graph = schema.SubGraphT()
-    graph.name = "main"
-    graph.tensors = [
-        _tensor(schema, each, builder.lengths(each), buffers, places.get(scales.get(each.name, "")))
-        for each in builder.tensors.values()
-    ]
-    graph.inputs = [places[tensor.name] for tensor in inputs.values()]
-    graph.outputs = [places[tensor.name] for tensor in outputs.values()]
+    buffers = _Buffers(schema)
     # In the order of first use, so that equal models give equal bytes.
-    codes = list(dict.fromkeys((each.code, each.version) for each in builder.operators))
-    graph.operators = [
-        _operator(schema, each, codes.index((each.code, each.version)), places)
-        for each in builder.operators
-    ]
+    operators = (each for graph in graphs for each in graph.builder.operators)
+    codes = list(dict.fromkeys((each.code, each.version) for each in operators))
     model = schema.ModelT()
     model.version = SCHEMA_VERSION
     model.description = description
     model.operatorCodes = [_operator_code(schema, *each) for each in codes]
-    model.subgraphs = [graph]
+    model.subgraphs = [
+        _graph(schema, graph, name, buffers, codes)
+        for graph, name in zip(graphs, _graph_names(), strict=False)
+    ]
     model.metadata = [_metadata(schema, *each, buffers) for each in metadata.items()] or None
     model.buffers = buffers.found
     # AI Edge Quantizer and others open only files with a signature; tensors may have other names
     # than ports.
-    model.signatureDefs = [_signature(schema, inputs, outputs, places)]
+    model.signatureDefs = [_signature(schema, inputs, outputs, _places(builder))]
     return _packed(model)
 
 
@@ -113,6 +116,35 @@ def load_schema() -> Any:
     except ImportError as error:
         raise missing("a TFLite file", ["ai-edge-litert", "flatbuffers"], "tflite") from error
     return schema_py_generated
+
+
+def _graph(
+    schema: Any, graph: Subgraph, name: str, buffers: _Buffers, codes: list[tuple[str, int]]
+) -> Any:
+    builder = graph.builder
+    places, scales = _places(builder), builder.block_scales
+    result = schema.SubGraphT()
+    result.name = name
+    result.tensors = [
+        _tensor(schema, each, builder.lengths(each), buffers, places.get(scales.get(each.name, "")))
+        for each in builder.tensors.values()
+    ]
+    result.inputs = [places[tensor.name] for tensor in graph.inputs]
+    result.outputs = [places[tensor.name] for tensor in graph.outputs]
+    result.operators = [
+        _operator(schema, each, codes.index((each.code, each.version)), places)
+        for each in builder.operators
+    ]
+    return result
+
+
+def _graph_names() -> Iterator[str]:
+    yield "main"
+    yield from (f"subgraph_{number}" for number in itertools.count(1))
+
+
+def _places(builder: FileBuilder) -> dict[str, int]:
+    return {name: place for place, name in enumerate(builder.tensors)}
 
 
 class _Buffers:

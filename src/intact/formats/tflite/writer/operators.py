@@ -30,9 +30,7 @@ from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
     Options,
-    add_bounded,
     add_cast,
-    add_clamp,
     bias_or_zeros,
     data_of,
     element_of,
@@ -40,6 +38,7 @@ from intact.formats.tflite.writer.builder import (
     type_of,
     weighted_inputs,
 )
+from intact.formats.tflite.writer.clamps import add_bounded, add_clamp
 from intact.formats.tflite.writer.moves import add_reshape, add_transpose, version_of
 from intact.ops import functions
 from intact.ops.functions import Unary

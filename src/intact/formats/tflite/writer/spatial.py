@@ -18,7 +18,6 @@ from intact.formats.tflite.writer.builder import (
     FileBuilder,
     Options,
     Writer,
-    add_bounded,
     bias_or_zeros,
     constant_data,
     data_of,
@@ -26,6 +25,7 @@ from intact.formats.tflite.writer.builder import (
     last_axis,
     weighted_inputs,
 )
+from intact.formats.tflite.writer.clamps import add_bounded
 from intact.formats.tflite.writer.moves import add_reshape, version_of
 from intact.program import Encoding, Shape, Step, Tensor
 from intact.program.operations import (

@@ -1,0 +1,119 @@
+"""Writes loops: WHILE, which runs two graphs of the file, whether to go on and a turn.
+
+Both take what turns change and what they read from around, and a turn gives it back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from intact.errors import Unsupported
+from intact.formats.tflite.spellings import AND, LESS
+from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, type_of
+from intact.formats.tflite.writer.moves import add_reshape
+from intact.formats.tflite.writer.steps import write_step
+from intact.program import Program, Shape, Step, Tensor
+from intact.program.float_operations import Loop
+from intact.program.lower import lower
+from intact.program.passes.inference import open_lengths
+
+
+@WRITERS.register(Loop)
+def _write_loop(operation: Loop, step: Step, builder: FileBuilder) -> None:
+    """Write WHILE."""
+    builder.require("WHILE")
+    turn = lower(operation.turn, float_operations=True)
+    number, goes_on, *ports = [turn.inputs[str(each.name)] for each in operation.turn.graph.inputs]
+    most, begins, *others = step.inputs
+    values = [each for each in others if each is not None]
+    first = builder.constant(f"{step.name}/turn", np.zeros(_lengths(number), np.int64))
+    given = [first, _condition(builder, step, begins, _lengths(goes_on)), *values]
+    # What is computed is handed on from turn to turn, so that the condition sees it.
+    limit = None
+    if most is not None and most.data is None:
+        limit = Tensor(f"{step.name}/most", most.shape, plain=type_of(most))
+        given.append(most)
+    inputs = [number, goes_on, *ports]
+    graphs = {
+        "condSubgraphIndex": _add_condition(builder, inputs, most, limit),
+        "bodySubgraphIndex": _add_turn(builder, operation, turn, inputs, limit),
+    }
+    outputs = [
+        builder.intermediate(f"{step.name}/last", each.shape, None, each, plain=type_of(each).type)
+        for each in given
+    ]
+    outputs[2 : 2 + len(step.outputs)] = step.outputs
+    builder.operator("WHILE", given, outputs, Options("WhileOptions", graphs))
+
+
+def _condition(
+    builder: FileBuilder, step: Step, given: Tensor | None, shape: tuple[int, ...]
+) -> Tensor:
+    """Return whether there is a first turn, in the shape that a turn takes."""
+    if given is None or given.data is not None:
+        data = np.array(True) if given is None or given.data is None else given.data
+        return builder.constant(f"{step.name}/begins", data.reshape(shape))
+    return _shaped(builder, given, shape)
+
+
+def _shaped(builder: FileBuilder, tensor: Tensor, shape: Shape) -> Tensor:
+    if tensor.shape == shape:
+        return tensor
+    result = builder.intermediate(
+        f"{tensor.name}_shaped", shape, None, tensor, plain=type_of(tensor).type
+    )
+    add_reshape(builder, tensor, result)
+    return result
+
+
+def _add_condition(
+    builder: FileBuilder, inputs: list[Tensor], most: Tensor | None, limit: Tensor | None
+) -> int:
+    """Add the graph that says whether there is a turn; return its number."""
+    taken = [*inputs, *([] if limit is None else [limit])]
+    inner = builder.inside(tensor.name for tensor in taken)
+    for tensor in taken:
+        inner.mention(tensor)
+    number, goes_on = inputs[:2]
+    if most is not None:
+        end = limit or inner.constant("most", np.asarray(most.data))
+        shape = np.broadcast_shapes(_lengths(number), _lengths(end))
+        is_below = inner.intermediate("is_below", shape, None, number, plain=np.bool_)
+        inner.operator(LESS.code, (number, end), (is_below,), Options(LESS.table))
+        shape = np.broadcast_shapes(shape, _lengths(goes_on))
+        both = inner.intermediate("goes_on", shape, None, number, plain=np.bool_)
+        inner.operator(AND.code, (is_below, goes_on), (both,), Options(AND.table))
+        goes_on = both
+    return builder.add_subgraph(inner, taken, [goes_on])
+
+
+def _add_turn(
+    builder: FileBuilder,
+    operation: Loop,
+    turn: Program,
+    inputs: list[Tensor],
+    limit: Tensor | None,
+) -> int:
+    """Add the graph of a turn; return its number."""
+    names = [tensor.name for tensor in turn.tensors()]
+    inner = builder.inside([*names, *([] if limit is None else [limit.name])], open_lengths(turn))
+    for tensor in inputs:
+        inner.mention(tensor)
+    refusals = [each for step in turn.steps for each in write_step(step, inner)]
+    if refusals:
+        whys = dict.fromkeys(f"{each.node}: {each.reason}" for each in refusals)
+        raise Unsupported(f"in its turns {'; '.join(whys)}")
+    number, goes_on = inputs[:2]
+    named = {**turn.inputs, **turn.outputs}
+    condition, *values = [named[name] for name in operation.results]
+    following = inner.intermediate("next", number.shape, None, number, plain=np.int64)
+    one = inner.constant("one", np.ones((), np.int64))
+    inner.operator("ADD", (number, one), (following,), Options("AddOptions"))
+    around = [*inputs[2 + len(values) :], *([] if limit is None else [limit])]
+    outputs = [following, _shaped(inner, condition, goes_on.shape), *values, *around]
+    return builder.add_subgraph(inner, [*inputs, *([] if limit is None else [limit])], outputs)
+
+
+def _lengths(tensor: Tensor) -> tuple[int, ...]:
+    """Return the shape of a single number, which has no open axis."""
+    return tuple(1 for _ in tensor.shape)
