@@ -17,7 +17,7 @@ from intact.cli.entry import app
 from intact.cli.parameters import ALL, Command
 from intact.errors import IntactError, UsageError
 from intact.recipe import options as declared
-from intact.recipe import reports
+from intact.recipe import reports, runs
 from intact.recipe.declare import Option, options_of
 
 PUBLIC = {

@@ -93,7 +93,7 @@ def check_choice(condition: ir.Value, first: ir.Value, second: ir.Value) -> None
 
 
 def nodes_with_bodies(graph: ir.Graph, *operators: Declared) -> list[ir.Node]:
-    """List the nodes of some operators, of a graph and of all bodies; those inside one before it."""
+    """List nodes of some operators, of a graph and of all bodies; those inside one before it."""
     found = []
     for node in graph:
         for body in bodies(node) if node.attributes else ():

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import input_value, normalize
 from intact.graph.passes.loops import turn_of
-from intact.ops.operators import Loop
+from intact.ops import operators
 from intact.plan import build_float
 from intact.plan.preparation import graphs_for
 from intact.program.float_operations import Loop
@@ -18,7 +18,7 @@ _FIRST_STATE = 2
 """The slot of the first value that turns change."""
 
 
-@UNROLLING_LOWERINGS.register(Loop, any_rank=True)
+@UNROLLING_LOWERINGS.register(operators.Loop, any_rank=True)
 def loop(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower a Loop whose values keep their shapes."""
     node, target = chain[0], builder.plan.target
