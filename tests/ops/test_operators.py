@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from intact.ops import functions, operators
 from intact.ops.declaration import Operator, OpSpec, Window
 from intact.ops.functions import FUNCTIONS
-from intact.ops.operators import OPERATORS, OPS, Clip, Gemm, MaxPool, Pad, Softmax, is_a, names
+from intact.ops.operators import OPERATORS, OPS, Clip, Gemm, MaxPool, Pad, Softmax, is_a, types_of
 from tests.models import ModelBuilder
 
 Array = npt.NDArray[Any]
@@ -159,7 +159,7 @@ def test_a_node_is_asked_for_its_operator_by_the_declaration() -> None:
     assert not is_a(softmax, Clip, functions.sigmoid)
     assert not is_a(None, Softmax)
     assert not is_a(ir.node("Softmax", [], domain="com.others"), Softmax)
-    assert names(Softmax, functions.sigmoid) == {"Softmax", "Sigmoid"}
+    assert types_of(Softmax, functions.sigmoid) == {"Softmax", "Sigmoid"}
 
 
 def test_operators_are_called_as_they_are_named() -> None:

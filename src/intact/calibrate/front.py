@@ -15,10 +15,10 @@ import onnx_ir as ir
 from intact.calibrate.tail import is_layer, products
 from intact.graph import constant_array, is_constant
 from intact.ops import functions
-from intact.ops.operators import Pow, is_a, names
+from intact.ops.operators import Pow, is_a, types_of
 from intact.plan import QuantizedGraph
 
-COMPRESSORS = names(functions.log, Pow, functions.sqrt)
+COMPRESSORS = types_of(functions.log, Pow, functions.sqrt)
 """Operators whose results change most where what they read is small; powers below one alone."""
 _CHEAP = 0.5
 """Share of all multiplications that stay integers at least, or else little is left to gain."""

@@ -36,7 +36,7 @@ from intact.ops.operators import (
     Softmax,
     TopK,
     is_a,
-    names,
+    types_of,
 )
 from intact.plan import QuantizedGraph
 
@@ -46,9 +46,9 @@ _FEW = 256
 """Elements of a weight that is no layer's, but that of an expectation over bins."""
 _CHEAP = 0.1
 """Share of all multiplications that nodes in float may be as many as, to cost nothing."""
-_LAYERS = QUANTIZERS.union(RECURRENT, names(Attention, Einsum))
-_DECODERS = names(functions.exp, NonMaxSuppression, TopK)
-SIGNS_OF_DECODING = _DECODERS | names(Concat, Softmax)
+_LAYERS = QUANTIZERS.union(RECURRENT, types_of(Attention, Einsum))
+_DECODERS = types_of(functions.exp, NonMaxSuppression, TopK)
+SIGNS_OF_DECODING = _DECODERS | types_of(Concat, Softmax)
 """Operators without which nothing decodes or joins behind the last layers."""
 
 

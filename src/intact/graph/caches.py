@@ -15,7 +15,17 @@ import onnx_ir as ir
 from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
 from intact.ops import functions
-from intact.ops.operators import Add, Concat, Mul, RotaryEmbedding, Shape, Slice, Split, is_a, names
+from intact.ops.operators import (
+    Add,
+    Concat,
+    Mul,
+    RotaryEmbedding,
+    Shape,
+    Slice,
+    Split,
+    is_a,
+    types_of,
+)
 
 _ATTENTION = "GroupQueryAttention"
 _RUNTIME = "com.microsoft"
@@ -254,7 +264,7 @@ def _half_turned(value: ir.Value) -> ir.Value | None:
     if not is_a(negated, functions.negative) or first is None:
         return None
     second = None if negated.inputs[0] is None else negated.inputs[0].producer()
-    if second is None or not {first.op_type, second.op_type} <= names(Slice, Split):
+    if second is None or not {first.op_type, second.op_type} <= types_of(Slice, Split):
         return None
     source = first.inputs[0]
     return source if source is not None and source is second.inputs[0] else None

@@ -590,7 +590,7 @@ def type_of(operator: Named) -> str:
     return operator if isinstance(operator, str) else operator.name
 
 
-def names(*operators: Declared) -> frozenset[str]:
+def types_of(*operators: Declared) -> frozenset[str]:
     """Return the types of operators, as nodes have them."""
     return frozenset(each.name for each in operators)
 
@@ -612,4 +612,4 @@ CONVOLUTIONS = operators_that(lambda spec: spec.channel_axis == 1)
 BIASED = operators_that(lambda spec: spec.channel_axis is not None and BIAS in spec.roles)
 """Those that add a bias themselves."""
 
-QUANTIZERS = names(QuantizeLinear, DequantizeLinear)
+QUANTIZERS = types_of(QuantizeLinear, DequantizeLinear)

@@ -6,20 +6,20 @@ from collections.abc import Collection, Iterable
 
 from intact.graph import Graph
 from intact.ops import functions
-from intact.ops.operators import Clip, If, LayerNormalization, Loop, Softmax, names
+from intact.ops.operators import Clip, If, LayerNormalization, Loop, Softmax, types_of
 from intact.targets import Target
 
 _MARKERS = {
-    Softmax.name: names(functions.exp),
-    functions.hard_swish.name: names(Clip, functions.hard_sigmoid),
-    LayerNormalization.name: names(functions.sqrt),
-    functions.gelu.name: names(functions.erf, functions.tanh),
+    Softmax.name: types_of(functions.exp),
+    functions.hard_swish.name: types_of(Clip, functions.hard_sigmoid),
+    LayerNormalization.name: types_of(functions.sqrt),
+    functions.gelu.name: types_of(functions.erf, functions.tanh),
 }
 """Composite operator to operators of which each way of writing it out has at least one: a test that
 costs little, before patterns are matched. In the order of the opsets that they need.
 """
 
-_WITH_BODIES = names(If, Loop)
+_WITH_BODIES = types_of(If, Loop)
 """Operators that hold others."""
 
 

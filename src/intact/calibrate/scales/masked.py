@@ -48,16 +48,16 @@ from intact.ops.operators import (
     Softmax,
     Sub,
     is_a,
-    names,
+    types_of,
 )
 
 _SOFTMAX = {Softmax.name: 1.0}
 
 _ENDS = {
     **_SOFTMAX,
-    **dict.fromkeys(names(functions.exp, functions.sigmoid, functions.softplus), 1.0),
-    **dict.fromkeys(names(ArgMax, GlobalMaxPool, MaxPool, ReduceMax, Relu), math.inf),
-    **dict.fromkeys(names(ArgMin, ReduceMin), -math.inf),
+    **dict.fromkeys(types_of(functions.exp, functions.sigmoid, functions.softplus), 1.0),
+    **dict.fromkeys(types_of(ArgMax, GlobalMaxPool, MaxPool, ReduceMax, Relu), math.inf),
+    **dict.fromkeys(types_of(ArgMin, ReduceMin), -math.inf),
 }
 """Operators for which a value far below others (a negative factor: above) is as good as any there,
 and how far below it has to stay: ``NEGLIGIBLE`` over the factor."""

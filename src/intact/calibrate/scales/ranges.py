@@ -34,7 +34,7 @@ from intact.numerics.logarithmic import scale_from_threshold
 from intact.numerics.thresholds import METHODS, estimate_range, fit_scheme, threshold_of
 from intact.numerics.weight_range import signed_scales, weight_range
 from intact.ops import functions
-from intact.ops.operators import Clip, Identity, Max, Min, is_a, names
+from intact.ops.operators import Clip, Identity, Max, Min, is_a, types_of
 from intact.plan import Note, NoteKind, QuantPoint
 from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range
 from intact.targets import Blocks, ScalePrecision, ScaleType
@@ -323,7 +323,7 @@ Interval: TypeAlias = tuple[float, float]
 
 _ALL: Interval = (-math.inf, math.inf)
 _NONE: Interval = (math.inf, -math.inf)
-_EXTREMES = names(Max, Min)
+_EXTREMES = types_of(Max, Min)
 
 
 def relevant_ranges(graph: Graph) -> dict[str, Interval]:

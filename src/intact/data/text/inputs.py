@@ -28,7 +28,7 @@ from intact.ops.operators import (
     Squeeze,
     Unsqueeze,
     is_a,
-    names,
+    types_of,
 )
 
 Ids = npt.NDArray[np.int64]
@@ -59,7 +59,7 @@ _CODES = (np.dtype(np.int8), np.dtype(np.uint8))
 _OF_WINDOWS = (Part.MASK, Part.POSITIONS, Part.NUMBERS, Part.SEGMENTS)
 """What follows from the length of a window that is full."""
 _RANKS = {Part.NUMBERS: 1}
-_PASSED_ON = names(Cast, Clip, Flatten, Identity, Reshape, Squeeze, Unsqueeze)
+_PASSED_ON = types_of(Cast, Clip, Flatten, Identity, Reshape, Squeeze, Unsqueeze)
 """What may stand between token ids and the table in which they are looked up."""
 
 

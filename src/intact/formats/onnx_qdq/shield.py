@@ -54,15 +54,15 @@ from intact.ops.operators import (
     Softmax,
     Sub,
     is_a,
-    names,
+    types_of,
 )
 from intact.plan import QuantizedGraph
 
-_OF_ACTIVATIONS = names(Add, Mul)
+_OF_ACTIVATIONS = types_of(Add, Mul)
 """What it has kernels of codes for, where all that they read are codes."""
-_OF_ONE = names(AveragePool, GlobalAveragePool, Pow, ReduceMean, Softmax)
+_OF_ONE = types_of(AveragePool, GlobalAveragePool, Pow, ReduceMean, Softmax)
 """The same, of one input; a power becomes products, and a mean over an image a pooling."""
-_FUSED = names(Add, BatchNormalization, Div, Mul, Sub)
+_FUSED = types_of(Add, BatchNormalization, Div, Mul, Sub)
 """What it computes in the product before, where all else that it reads are constants."""
 _SINCE_OPSET = 13
 """From here on a DequantizeLinear has a scale for each element of a bias."""

@@ -104,18 +104,18 @@ from intact.ops.operators import (
     Resize,
     Sub,
     is_a,
-    names,
+    types_of,
 )
 from intact.plan import QuantizedGraph
 
-FACTORS = names(Mul, Div)
-SUMS = names(Add, Sub)
-_EXTREMES = names(GlobalMaxPool, ReduceMax, ReduceMin)
-_RELUS = names(functions.leaky_relu, PRelu, Relu)
+FACTORS = types_of(Mul, Div)
+SUMS = types_of(Add, Sub)
+_EXTREMES = types_of(GlobalMaxPool, ReduceMax, ReduceMin)
+_RELUS = types_of(functions.leaky_relu, PRelu, Relu)
 """What positive scales are moved through."""
-_READ_TWICE = names(functions.celu, MeanVarianceNormalization, ReduceLogSumExp, ReduceSumSquare)
+_READ_TWICE = types_of(functions.celu, MeanVarianceNormalization, ReduceLogSumExp, ReduceSumSquare)
 """Operators that OpenVINO makes several readers of; measured over 45 kinds of nodes."""
-_REDUCTIONS = names(
+_REDUCTIONS = types_of(
     GlobalAveragePool,
     GlobalMaxPool,
     ReduceL1,
@@ -129,11 +129,11 @@ _REDUCTIONS = names(
     ReduceSum,
     ReduceSumSquare,
 )
-_FUSED = SUMS | FACTORS | names(BatchNormalization, PRelu, Pow)
+_FUSED = SUMS | FACTORS | types_of(BatchNormalization, PRelu, Pow)
 """What OpenVINO computes in the kernel of a reduction, with a constant for each channel."""
 _ROWS = 3
 """Axes of what a convolution of rows gives: samples, channels, positions."""
-_OVER_AXES = names(AveragePool, MaxPool, Resize)
+_OVER_AXES = types_of(AveragePool, MaxPool, Resize)
 _WEIGHT_SLOT, _BIAS_SLOT = 1, 2
 _CHANNELS = 1
 """The axis of which OpenVINO takes factors into a quantizer."""

@@ -62,7 +62,7 @@ from intact.ops.operators import (
     Relu,
     Unique,
     is_a,
-    names,
+    types_of,
 )
 from intact.plan import QuantizedGraph
 from intact.plan.float16 import in_onnx_runtime
@@ -70,7 +70,7 @@ from intact.plan.given_scales import ScaleTable
 
 QUANTIZE, DEQUANTIZE = QuantizeLinear.name, DequantizeLinear.name
 
-SATURATIONS = names(Relu, Clip)
+SATURATIONS = types_of(Relu, Clip)
 
 _SCALE, _ZERO_POINT = 1, 2
 
@@ -248,7 +248,7 @@ def _tables(written: WrittenModel) -> Iterator[tuple[str, ScaleTable | str]]:
             yield file, str(error)
 
 
-_PRODUCTS = names(Conv, ConvTranspose, Gemm, MatMul)
+_PRODUCTS = types_of(Conv, ConvTranspose, Gemm, MatMul)
 
 _NOT_READ = frozenset(
     {

@@ -392,13 +392,13 @@ def _log_sum_exp(written: Composite, data: ir.Value, axes: list[int], keep: bool
 
 
 _REDUCTIONS: dict[str, Callable[[Composite, ir.Value, list[int], bool], ir.Value]] = {
-    ReduceL1.name: lambda c, x, axes, keep: _sum(c, c(functions.absolute.name, x), axes, keep),
+    ReduceL1.name: lambda c, x, axes, keep: _sum(c, c(functions.absolute, x), axes, keep),
     ReduceL2.name: lambda c, x, axes, keep: c(
-        functions.sqrt.name, _sum(c, c(Mul.name, x, x), axes, keep)
+        functions.sqrt.name, _sum(c, c(Mul, x, x), axes, keep)
     ),
-    ReduceLogSum.name: lambda c, x, axes, keep: c(functions.log.name, _sum(c, x, axes, keep)),
+    ReduceLogSum.name: lambda c, x, axes, keep: c(functions.log, _sum(c, x, axes, keep)),
     ReduceLogSumExp.name: _log_sum_exp,
-    ReduceSumSquare.name: lambda c, x, axes, keep: _sum(c, c(Mul.name, x, x), axes, keep),
+    ReduceSumSquare.name: lambda c, x, axes, keep: _sum(c, c(Mul, x, x), axes, keep),
 }
 
 

@@ -312,7 +312,7 @@ class _Masks:
         lengths = self._written.reshape(seen, [-1, 1, 1, 1])
         count = self._queries
         own = self._written.integers(count) if isinstance(count, int) else count
-        return self._written(Sub.name, lengths, own)
+        return self._written(Sub, lengths, own)
 
     def end(self, lengths: ir.Value) -> None:
         """Allow the first keys of each sequence alone, by their number."""
@@ -399,11 +399,11 @@ class _Masks:
         if self._allowed:
             allowed = self._allowed[0]
             for each in self._allowed[1:]:
-                allowed = self._written(And.name, allowed, each, dtype=_BOOL)
+                allowed = self._written(And, allowed, each, dtype=_BOOL)
             found.append(self._numbers(allowed))
         return found
 
     def _numbers(self, allowed: ir.Value, filler: float = MASKED) -> ir.Value:
         zero, least = (self._written.constant(np.array(n, np.float32)) for n in (0, filler))
         dtype = ir.DataType.FLOAT
-        return self._written(Where.name, allowed, zero, least, dtype=dtype, shape=axes_of(allowed))
+        return self._written(Where, allowed, zero, least, dtype=dtype, shape=axes_of(allowed))

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from intact.graph.ops import constant_array
 from intact.graph.passes.pattern import CLOSE, has_one_reader
 from intact.ops import functions
-from intact.ops.operators import Add, Div, Mul, Pow, Sub, names
+from intact.ops.operators import Add, Div, Mul, Pow, Sub, types_of
 
 Polynomial: TypeAlias = Mapping[tuple[int, int], float]
 """Coefficients, by the powers of the data and of its Tanh."""
@@ -28,7 +28,7 @@ _CUBIC: Polynomial = {(1, 0): math.sqrt(2 / math.pi), (3, 0): 0.044715 * math.sq
 """What the approximation's Tanh reads."""
 _HALVES: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
 """The approximation."""
-_ARITHMETIC = names(Add, Div, Mul, Pow, Sub)
+_ARITHMETIC = types_of(Add, Div, Mul, Pow, Sub)
 _DEPTH = 7
 """Nodes that follow each other on either side of the Tanh."""
 

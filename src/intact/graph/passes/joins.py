@@ -54,7 +54,7 @@ from intact.ops.operators import (
     Squeeze,
     Transpose,
     Unsqueeze,
-    names,
+    types_of,
 )
 
 
@@ -280,7 +280,7 @@ def _kept(operator: Declared, data: Pattern) -> Pattern:
     """Return the pattern of a reduction of the last axis, which stays with length 1."""
     reduced = _reduction(operator, data).where(_reduces_last)
     short = reduced.where(lambda node: not _keeps_axis(node))
-    again = op(names(Reshape, Unsqueeze), short, constant(optional=True)).where(_gives_axis_back)
+    again = op(types_of(Reshape, Unsqueeze), short, constant(optional=True)).where(_gives_axis_back)
     return either(reduced.where(_keeps_axis), again)
 
 
@@ -305,8 +305,8 @@ def _softmax(found: Bindings, last: ir.Node) -> Match:
 
 _SCALE, _EARLY_SCALE, _BIAS = constant(), constant(), constant()
 _EPSILON = constant(lambda array: array.size == 1)
-_REDUCTIONS = names(ReduceMean, ReduceSum)
-_VIEWS = names(Expand, Identity, Reshape, Squeeze, Unsqueeze)
+_REDUCTIONS = types_of(ReduceMean, ReduceSum)
+_VIEWS = types_of(Expand, Identity, Reshape, Squeeze, Unsqueeze)
 
 
 def _along(found: Bindings) -> tuple[int, int]:

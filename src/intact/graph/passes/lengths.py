@@ -24,7 +24,7 @@ from intact.ops.operators import (
     Shape,
     Slice,
     is_a,
-    names,
+    types_of,
 )
 
 _Length = int | str | None
@@ -33,7 +33,7 @@ _Length = int | str | None
 _MOST = 64
 """Elements up to which a tensor may be a list of lengths."""
 
-_CHOSEN = names(Gather, Slice)
+_CHOSEN = types_of(Gather, Slice)
 _WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 
 _DEEPEST = 100

@@ -47,7 +47,7 @@ from intact.ops.operators import (
     Transpose,
     Unsqueeze,
     is_a,
-    names,
+    types_of,
 )
 
 _log = logging.getLogger(__name__)
@@ -63,10 +63,10 @@ _TRIED = "intact.shapes_tried"
 _HIDDEN_IF = "IntactIf"
 """No operator of ONNX."""
 
-_KEEP = QUANTIZERS | names(ConstantOfShape)
+_KEEP = QUANTIZERS | types_of(ConstantOfShape)
 """Operators that are not folded: they are more compact or more informative than their result."""
 
-_SIMPLIFIED = names(
+_SIMPLIFIED = types_of(
     *(Cast, CastLike, Concat, Dropout, Expand, Gather, Identity, Pad, Reshape, Shape, Size),
     *(Slice, Squeeze, Transpose, Unsqueeze, If, Loop, Scan, SequenceConstruct),
 ) | {"ConcatFromSequence", "SequenceAt", "SequenceMap", "SplitToSequence"}

@@ -38,14 +38,14 @@ from intact.ops.operators import (
     SequenceEmpty,
     SequenceInsert,
     is_a,
-    names,
+    types_of,
 )
 
 MOST_UNROLLED = 1000
 """Nodes that loops may become: each is observed, placed and written. What needs more stays a loop,
 which a runtime computes in float."""
 
-_COPIES = names(Identity, Cast)
+_COPIES = types_of(Identity, Cast)
 """Operators behind which a condition is the same."""
 
 

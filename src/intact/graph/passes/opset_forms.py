@@ -26,11 +26,11 @@ from intact.ops.operators import (
     Reshape,
     Shape,
     Softmax,
-    names,
     type_of,
+    types_of,
 )
 
-FLATTENING = names(Softmax, LogSoftmax, Hardmax)
+FLATTENING = types_of(Softmax, LogSoftmax, Hardmax)
 """Until opset 12 they take the axes from ``axis`` on as one, later ``axis`` alone."""
 
 SINGLE_AXIS = 13
@@ -70,7 +70,7 @@ def _dependent(model: ir.Model) -> Iterator[ir.Node]:
     if opset < SINGLE_AXIS:
         chosen = FLATTENING
     elif opset in _SCALE_BY_GROUP:
-        chosen = names(GroupNormalization)
+        chosen = types_of(GroupNormalization)
     else:
         return
     nodes = nodes_of(model.graph)

@@ -15,10 +15,10 @@ from intact.ops.operators import (
     RandomUniform,
     RandomUniformLike,
     is_a,
-    names,
+    types_of,
 )
 
-_DRAWS = names(
+_DRAWS = types_of(
     *(Bernoulli, Multinomial, RandomNormal, RandomNormalLike, RandomUniform, RandomUniformLike)
 )
 

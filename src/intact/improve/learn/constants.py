@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from intact.graph import Graph, OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.ops import RECURRENT
-from intact.ops.operators import Add, Div, Mul, PRelu, Sub, names
+from intact.ops.operators import Add, Div, Mul, PRelu, Sub, types_of
 from intact.plan import QuantizedGraph, TensorEnd
 
 _SLOPE = (PRelu.name, 1)
-_OFFSETS = names(Add, Sub)
-_FACTORS = names(Mul, Div)
+_OFFSETS = types_of(Add, Sub)
+_FACTORS = types_of(Mul, Div)
 _MASK = 1e4
 """Additive constants as large as this hide what they are added to: a mask, which nobody trains."""
 

@@ -22,7 +22,7 @@ from intact.errors import DataError, ModelError
 from intact.graph import Graph, Role, input_role, normalize
 from intact.graph.batch_norm import recall
 from intact.graph.origins import Indices, Origins, packed, set_origins
-from intact.ops.operators import CastLike, Clip, Constant, Pad, Shape, Size, is_a, names
+from intact.ops.operators import CastLike, Clip, Constant, Pad, Shape, Size, is_a, types_of
 
 # Finds out which of a module's tensors the constants of its export are made of.
 #
@@ -39,7 +39,7 @@ _SPARSE, _FEWEST_BITS = 6, 8
 """One of 2**6 numbers at most marks an element: a sum or product of marks is hardly ever a mark."""
 _FACTOR = 0x9E3779B1
 """Odd, so that multiples are different modulo a power of two, and scattered."""
-_NEUTRAL = names(Clip, Pad)
+_NEUTRAL = types_of(Clip, Pad)
 """Operators whose constant operands nobody trains."""
 
 _VALUES = {CastLike.name: 1, Shape.name: 0, Size.name: 0}

@@ -37,17 +37,17 @@ from intact.ops.operators import (
     Resize,
     Sum,
     is_a,
-    names,
+    types_of,
 )
 
 Ids = npt.NDArray[np.int64]
 
-_ELEMENTWISE = names(functions.leaky_relu, PRelu, Identity, Dropout, functions.absolute)
+_ELEMENTWISE = types_of(functions.leaky_relu, PRelu, Identity, Dropout, functions.absolute)
 """Operators with ``f(c * x) = c * f(x)`` for every positive c, for input 0."""
-POOLS = names(MaxPool, AveragePool, GlobalMaxPool, GlobalAveragePool)
-_SPATIAL = POOLS | names(Pad, Resize)
+POOLS = types_of(MaxPool, AveragePool, GlobalMaxPool, GlobalAveragePool)
+_SPATIAL = POOLS | types_of(Pad, Resize)
 """The same for each channel, of tensors whose channels are axis 1."""
-_SUMS = names(Add, Sum, Concat, Mul)
+_SUMS = types_of(Add, Sum, Concat, Mul)
 _GATED = functions.hard_swish.name
 """A product of a value and its gate in one operator."""
 
