@@ -262,12 +262,19 @@ def interval(values: npt.NDArray[np.float64]) -> float:
     return float(1.96 * values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def measure_decoder(file: Path, case: Case, truth: Path) -> Iterator[str]:
+def float_results(case: Case) -> list[npt.NDArray[np.float32]]:
+    """Compute what the float model makes of each window: log odds, or a sentence's vector."""
+    session = session_of(case.folder / "model.onnx")
+    compute = sentence_vector if case.name in ENCODERS else log_odds
+    return [compute(session, window).astype(np.float32) for window in case.windows]
+
+
+def measure_decoder(file: Path, case: Case, truth: Sequence[npt.NDArray[Any]]) -> Iterator[str]:
     """Measure a decoder beside the float one, window by window."""
-    session, float_session = session_of(file), session_of(truth)
+    session = session_of(file)
     losses, rises, distances, flips = [], [], [], []
-    for window in case.windows:
-        ours, theirs = log_odds(session, window)[:-1], log_odds(float_session, window)[:-1]
+    for window, wanted in zip(case.windows, truth, strict=True):
+        ours, theirs = log_odds(session, window)[:-1], wanted[:-1]
         rows = np.arange(len(window) - 1)
         loss = -ours[rows, window[1:]].mean()
         losses.append(loss)
@@ -288,15 +295,14 @@ def sentence_vector(session: onnxruntime.InferenceSession, ids: Ids) -> npt.NDAr
     return mean / np.linalg.norm(mean)
 
 
-def measure_encoder(file: Path, case: Case, truth: Path) -> Iterator[str]:
+def measure_encoder(file: Path, case: Case, truth: Sequence[npt.NDArray[Any]]) -> Iterator[str]:
     """Measure an encoder beside the float one, sentence by sentence."""
-    session, float_session = session_of(file), session_of(truth)
-    wanted = [sentence_vector(float_session, ids) for ids in case.windows]
+    session = session_of(file)
     sentence_vector(session, case.windows[0])
     start = time.perf_counter()
     vectors = [sentence_vector(session, ids) for ids in case.windows]
     speed = len(vectors) / (time.perf_counter() - start)
-    cosines = np.array([float(a @ b) for a, b in zip(vectors, wanted, strict=True)])
+    cosines = np.array([float(a @ b) for a, b in zip(vectors, truth, strict=True)])
     yield f"{cosines.mean():.4f}"
     yield f"± {interval(cosines):.4f}, worst {cosines.min():.4f}"
     yield from ("-", "-")
@@ -338,8 +344,8 @@ def row(cells: Sequence[object]) -> None:
 def compare(case: Case, peers: Mapping[str, str], own: Sequence[tuple[str, str]]) -> None:
     """Print one line for each way."""
     measure = measure_encoder if case.name in ENCODERS else measure_decoder
-    truth = case.folder / "model.onnx"
-    row([case.name, "float", "", *measure(truth, case, truth), f"{stored_bytes(truth):.1f}"])
+    given, truth = case.folder / "model.onnx", float_results(case)
+    row([case.name, "float", "", *measure(given, case, truth), f"{stored_bytes(given):.1f}"])
     ways: list[tuple[str, str, str]] = [("intact", *way) for way in own]
     ways += [(tool, *way) for tool in THEIRS if tool in peers for way in THEIRS[tool]]
     for tool, scheme, method in ways:

@@ -142,7 +142,10 @@ SEARCH_SAMPLES_BYTES = 4 << 30
 SEARCH_CACHE_BYTES = 1 << 30
 """Activations that all workers together keep, to go on from where candidates begin to differ."""
 SEARCH_SESSION_BYTES = 1 << 29
-"""Weights in all pieces that they have compiled."""
+"""Weights in all pieces that they have compiled; of large models `SEARCH_SESSION_MODELS`."""
+SEARCH_SESSION_MODELS = 1.5
+"""So many models' weights each worker keeps in any case: a candidate's, and those that the next
+have in their place. With less than one, each piece would be gone when the next candidate comes."""
 TRAINING_BYTES = 2 << 30
 """Samples that are kept; of more, a part at a time is read, shuffled and used."""
 CHOSEN_BYTES = 1 << 26

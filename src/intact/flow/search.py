@@ -29,7 +29,9 @@ from intact.flow.shapes import (
     with_shapes,
 )
 from intact.flow.torch_modules import with_onnx_model
-from intact.limits import SEARCH_CACHE_BYTES, SEARCH_SESSION_BYTES
+from intact.graph import Graph
+from intact.graph.files.tensors import weight_bytes
+from intact.limits import SEARCH_CACHE_BYTES, SEARCH_SESSION_BYTES, SEARCH_SESSION_MODELS
 from intact.plan import Overrides
 from intact.recipe.kinds import Budget
 from intact.recipe.options import ReplayOptions, SearchOptions
@@ -313,7 +315,7 @@ class _Course:
             threads=threads,
             # A budget for the machine, and not for each worker.
             cache_bytes=SEARCH_CACHE_BYTES // workers,
-            session_bytes=SEARCH_SESSION_BYTES // workers,
+            session_bytes=_session_bytes(space.plan.graph, workers),
             roundings=setup.rounding.roundings,
         )
         pool = make_pool(
@@ -417,6 +419,12 @@ class _Course:
             | self._blocks(trial_data.space).options
             | ({"rounding": rounded[:12]} if (rounded := trial_data.roundings.hash) else {}),
         )
+
+
+def _session_bytes(graph: Graph, workers: int) -> int:
+    """Return how many bytes of compiled pieces each worker keeps."""
+    least = int(SEARCH_SESSION_MODELS * weight_bytes(graph.model))
+    return max(SEARCH_SESSION_BYTES // workers, least)
 
 
 def _least_cost(cost: CostModel) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -25,8 +26,11 @@ from intact.errors import DataError, ModelError, PlanError
 from intact.graph import Graph, normalize
 from intact.plan import QuantizedGraph, build_plan, quantization_points
 from intact.program.lower import lower
+from intact.search.plans import Planner
 from intact.search.space import Candidate, GroupKind, Space
 from intact.targets import Target, load_target
+from intact.targets.blockwise import in_blocks
+from tests.block_nets import WIDTH, dense_net
 from tests.engines.piecewise.narrow import narrow_target
 from tests.gallery.catalogue import GALLERY
 from tests.models import MODELS, ModelBuilder, depthwise_net, random_inputs, residual_net
@@ -220,6 +224,28 @@ def test_only_what_changed_is_run_again() -> None:
     first = plans.space.open[0]
     pieces.run(pieces.prepare(plans.plan(plans.space.with_choice(base, first, 5))), 0, plans.feeds)
     assert pieces.compiled == compiled + 1  # the bias behind it follows its scale
+
+
+def test_weights_in_blocks_are_compiled_one_by_one_and_only_some_are_kept() -> None:
+    graph, target = normalize(dense_net()), in_blocks(load_target("onnxruntime"), 16)
+    space = Space.of(graph, target)
+    data = {"x": np.random.default_rng(0).normal(size=(4, 100)).astype(np.float32)}
+    statistics = collect(graph, open_samples(data, graph), [], threads=1)
+    planner = Planner(space, statistics, Method.of(target))
+    limit = 3 * 4 * WIDTH * 100 // 2 + 3 * (1 << 16)  # one of two widths of all layers
+    pieces = PiecewiseSimulator(graph, session_bytes=limit)
+    candidates = list(itertools.product(*(group.choices for group in space.groups)))
+    assert len(candidates) == 8
+    for candidate in candidates:
+        plan = planner.plan(candidate)
+        expected = Simulator(plan, threads=1).run(data)[0]
+        got = pieces.run(pieces.prepare(plan), 0, data)
+        np.testing.assert_allclose(got["y"], expected["y"], rtol=1e-5, atol=1e-6)
+        assert pieces.compiled_bytes <= limit
+    alike = PiecewiseSimulator(graph)
+    for candidate in candidates:
+        alike.run(alike.prepare(planner.plan(candidate)), 0, data)
+    assert alike.compiled == 6  # three layers at two widths, and not eight models
 
 
 def test_neighbours_go_on_from_where_they_differ() -> None:

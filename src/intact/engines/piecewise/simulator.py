@@ -109,6 +109,11 @@ class PiecewiseSimulator:
         """Number of pieces compiled so far."""
         return self._sessions.made
 
+    @property
+    def compiled_bytes(self) -> int:
+        """Size of the compiled pieces that are kept, by their weights."""
+        return self._sessions.size
+
     def prepare(self, plan: QuantizedGraph) -> PiecewisePlan:
         """Prepare a plan for running, without compiling.
 

@@ -20,6 +20,7 @@ from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.dynamic import DynamicPoint, dynamic_points, dynamic_quantizer
 from intact.plan.overflows import Overflows, WrappingSums
 from intact.plan.points import QuantPlace, quantization_places
+from intact.plan.stored_weights import is_stored
 from intact.targets.float16 import Rounded
 
 FloatArray = npt.NDArray[np.float32]
@@ -173,6 +174,9 @@ class Layout:
         ends: The text of the end of each such reader.
         constants: The places of constants, each with its readers.
         running: What is quantized by a scale of its own values.
+        cuts: Results of float nodes with a stored constant, which candidates give other widths:
+            with nothing quantized between such nodes a whole decoder would be one piece, made anew
+            for each candidate.
     """
 
     at_output: Mapping[str, TensorEnd]
@@ -180,6 +184,7 @@ class Layout:
     ends: Mapping[Reader, str]
     constants: tuple[tuple[QuantPlace, tuple[Reader, ...]], ...]
     running: tuple[DynamicPoint, ...] = ()
+    cuts: frozenset[str] = frozenset()
 
     @staticmethod
     def from_plan(plan: QuantizedGraph) -> Layout:
@@ -188,11 +193,14 @@ class Layout:
         at_end: dict[str, TensorEnd] = {}
         ends: dict[Reader, str] = {}
         constants: list[tuple[QuantPlace, tuple[Reader, ...]]] = []
+        cuts: set[str] = set()
         for place in quantization_places(plan):
             end = place.ends[0]
             readers = tuple((str(node.name), slot) for node, slot in place.readers)
             if is_constant(place.value):
                 constants.append((place, readers))
+                if is_stored(plan.configs[end]):
+                    cuts.update(str(node.outputs[0].name) for node, _ in place.readers)
             # Its codes are those of the producer, at the same scale: a second rounding would change
             # nothing.
             elif place.is_passed_on:
@@ -206,7 +214,7 @@ class Layout:
         for point in running:
             readers = tuple((str(node.name), slot) for node, slot in point.readers)
             ends |= dict.fromkeys(readers, str(point.ends[0]))
-        return Layout(at_output, at_end, ends, tuple(constants), running)
+        return Layout(at_output, at_end, ends, tuple(constants), running, frozenset(cuts))
 
 
 @dataclass
@@ -251,6 +259,7 @@ class Streams:
             {value: quantizer(configs[end]) for value, end in layout.at_output.items()},
             {name: quantizer(configs[end]) for name, end in layout.at_end.items()},
             layout.ends,
+            cuts=layout.cuts,
             float16=frozenset(() if plan.float16 is None else plan.float16.nodes),
             rounded=Rounded.VALUES if asked is None else asked.rounded,
         )
@@ -271,8 +280,8 @@ class Streams:
 
     @property
     def places(self) -> tuple[frozenset[str], frozenset[tuple[Reader, str]]]:
-        """The places of all quantizers."""
-        return frozenset(self.at_output), frozenset(self.ends.items())
+        """The places of all quantizers, and of cuts without one."""
+        return self.cuts.union(self.at_output), frozenset(self.ends.items())
 
     def read(self, value: ir.Value, reader: Reader) -> Stream:
         """Return the stream that a reader gets for a value that is not constant."""
