@@ -23,7 +23,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -99,6 +99,7 @@ class Row:
     map_quantized: float | None = None
     floats: int = 0
     why: str = ""
+    passes: list[str] = field(default_factory=list)
     milliseconds: float | None = None
     milliseconds_float: float | None = None
     said: str = ""
@@ -186,25 +187,25 @@ def given_case(text: str) -> Case:
 def measure(case: Case, target: str, *, timed: bool) -> Row:
     """Quantize a detector for a target, without and with the flag."""
     row = Row(case.name, target)
-    for undo in (False, True):
-        try:
-            result = intact.quantize(
-                str(case.model), case.calibration, target=target, quantize_heads=undo
-            )
-            figures = detections(result, case)
-        except IntactError as error:
-            row.said = str(error)
-            continue
-        if undo:
-            row.undone, row.undone_added = (figures.figures[each][1] for each in (KEPT, ADDED))
-            continue
-        _take(row, figures)
-        decisions = result.plan.decisions.values()
-        row.floats = sum(is_decoded(each) for each in decisions)
-        notes = [str(each) for each in result.plan.notes if each.kind is NoteKind.HEAD]
-        row.why = notes[0] if notes else ""
-        if timed:
-            row.milliseconds_float, row.milliseconds = times_of(result, case)
+    try:
+        result = intact.quantize(str(case.model), case.calibration, target=target)
+        _take(row, detections(result, case))
+    except IntactError as error:
+        row.said = str(error)
+        return row
+    notes = [str(each) for each in result.plan.notes if each.kind is NoteKind.HEAD]
+    row.floats = sum(is_decoded(each) for each in result.plan.decisions.values())
+    row.why = notes[0] if notes else ""
+    row.passes = [each.improvement.name for each in result.improvements if each.improvement.kept]
+    if timed:
+        row.milliseconds_float, row.milliseconds = times_of(result, case)
+    row.undone, row.undone_added = row.kept, row.added
+    if notes:  # without any the flag changes nothing
+        undone = intact.quantize(
+            str(case.model), case.calibration, target=target, quantize_heads=True
+        )
+        figures = detections(undone, case).figures
+        row.undone, row.undone_added = (figures[each][1] for each in (KEPT, ADDED))
     return row
 
 
