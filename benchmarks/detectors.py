@@ -2,15 +2,16 @@
 
     python benchmarks/detectors.py FOLDER [--nets a,b] [--targets a,b] [--seconds 120] [--json]
         [--packages FOLDER] [--published a,b] [--peers ORT_PYTHON[,NNCF_PYTHON]]
-        [--add MODEL.onnx:CALIBRATION.npz:TEST.npz[:BOXES]]
+        [--add MODEL.onnx:CALIBRATION.npz:TEST.npz[:BOXES]] [--rows ROWS.jsonl]
 
 The nets are those of `drawn_detectors.py`, trained into FOLDER where they are not there yet, those
 of packages that lie in a folder (`published.MODELS` says what installs them), and others that are
 added with the arrays of their samples. For each net and target: percent of the float model's
 detections that are found again (`--metric detections`), by default and with no tail kept in float
 (`--quantize-heads`), mAP on the labels, nodes that stay float because integers lose too much there
-with the first reason, and the time of one image against float in ONNX Runtime. Peers quantize the
-same models from the same samples, and run in ONNX Runtime.
+with the first reason, and the time of one image against float in ONNX Runtime, both with one
+thread and in turn. Peers quantize the same models from the same samples, and run in ONNX Runtime.
+Each row is added to a file as soon as it is measured, so that a run that is cut short has them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +41,7 @@ import intact
 from detector_nets import CLASSES
 from drawn_detectors import NETS, draw, write_all
 from intact.analyze.evaluation.evaluate import evaluate_result
-from intact.data.detections import KEPT, MEAN, DetectionMetric
+from intact.data.detections import KEPT, LIKE, MEAN, DetectionMetric
 from intact.data.metric import ADDED, Compared, OutputRecord
 from intact.data.sources import open_samples
 from intact.engines.latency import latencies
@@ -87,6 +90,8 @@ class Row:
     target: str
     kept: float | None = None
     low: float | None = None
+    high: float | None = None
+    like: float | None = None
     undone: float | None = None
     added: float | None = None
     undone_added: float | None = None
@@ -94,6 +99,7 @@ class Row:
     map_quantized: float | None = None
     floats: int = 0
     why: str = ""
+    passes: list[str] = field(default_factory=list)
     milliseconds: float | None = None
     milliseconds_float: float | None = None
     said: str = ""
@@ -181,28 +187,33 @@ def given_case(text: str) -> Case:
 def measure(case: Case, target: str, *, timed: bool) -> Row:
     """Quantize a detector for a target, without and with the flag."""
     row = Row(case.name, target)
-    for undo in (False, True):
-        try:
-            result = intact.quantize(
-                str(case.model), case.calibration, target=target, quantize_heads=undo
-            )
-            figures = detections(result, case)
-        except IntactError as error:
-            row.said = str(error)
-            continue
-        if undo:
-            row.undone, row.undone_added = (figures.figures[each][1] for each in (KEPT, ADDED))
-            continue
-        row.kept, row.added = (figures.figures[each][1] for each in (KEPT, ADDED))
-        row.low = row.kept + min(0.0, figures.intervals[KEPT][0] - (row.kept - 100))
-        row.map_float, row.map_quantized = figures.figures.get(MEAN, (None, None))
-        decisions = result.plan.decisions.values()
-        row.floats = sum(is_decoded(each) for each in decisions)
-        notes = [str(each) for each in result.plan.notes if each.kind is NoteKind.HEAD]
-        row.why = notes[0] if notes else ""
-        if timed:
-            row.milliseconds_float, row.milliseconds = times_of(result, case)
+    try:
+        result = intact.quantize(str(case.model), case.calibration, target=target)
+        _take(row, detections(result, case))
+    except IntactError as error:
+        row.said = str(error)
+        return row
+    notes = [str(each) for each in result.plan.notes if each.kind is NoteKind.HEAD]
+    row.floats = sum(is_decoded(each) for each in result.plan.decisions.values())
+    row.why = notes[0] if notes else ""
+    row.passes = [each.improvement.name for each in result.improvements if each.improvement.kept]
+    if timed:
+        row.milliseconds_float, row.milliseconds = times_of(result, case)
+    row.undone, row.undone_added = row.kept, row.added
+    if notes:  # without any the flag changes nothing
+        undone = intact.quantize(
+            str(case.model), case.calibration, target=target, quantize_heads=True
+        )
+        figures = detections(undone, case).figures
+        row.undone, row.undone_added = (figures[each][1] for each in (KEPT, ADDED))
     return row
+
+
+def _take(row: Row, found: Compared) -> None:
+    """Add what a comparison says to a row."""
+    row.kept, row.added, row.like = (found.figures[each][1] for each in (KEPT, ADDED, LIKE))
+    row.low, row.high = (100 + each for each in found.intervals[KEPT])
+    row.map_float, row.map_quantized = found.figures.get(MEAN, (None, None))
 
 
 def detections(result: Result, case: Case) -> Compared:
@@ -223,7 +234,7 @@ def times_of(result: Result, case: Case) -> tuple[float, float]:
     return latencies(lambda: in_float.run(one), lambda: run(one)).milliseconds
 
 
-def measure_peer(case: Case, name: str, python: str) -> Row:
+def measure_peer(case: Case, name: str, python: str, *, timed: bool) -> Row:
     """Quantize with a tool of others."""
     row = Row(case.name, f"{name} (peer)")
     method = {"ort": "minmax", "nncf": "fast"}[name]
@@ -236,28 +247,33 @@ def measure_peer(case: Case, name: str, python: str) -> Row:
             row.said = (ran.stderr.strip().splitlines() or ["no message"])[-1][:200]
             return row
         try:
-            found = compared_files(case, output)
+            _compare_files(row, case, output, timed=timed)
         except Exception as error:  # whatever the runtime says of the file
             row.said = str(error)[:200]
-            return row
-    row.kept, row.added = (found.figures[each][1] for each in (KEPT, ADDED))
-    row.map_float, row.map_quantized = found.figures.get(MEAN, (None, None))
     return row
 
 
-def compared_files(case: Case, quantized: Path) -> Compared:
+def _compare_files(row: Row, case: Case, quantized: Path, *, timed: bool) -> None:
     """Compare another file with the float model, both in ONNX Runtime."""
     graph = float_graph(str(case.model))
-    records = [_record(onnx.load(path), case, graph) for path in (case.model, quantized)]
+    sessions = [_session(path) for path in (case.model, quantized)]
+    records = [_record(each, case, graph) for each in sessions]
     labels = {name: each for name, each in case.test.items() if name.startswith("labels")}
     metric = case.metric.bound(graph)
-    return metric.compare(records[0].outputs(), records[1].outputs(), labels)
+    _take(row, metric.compare(records[0].outputs(), records[1].outputs(), labels))
+    if timed:
+        one = {n: each[:1] for n, each in case.test.items() if not n.startswith("labels")}
+        runs = [partial(each.run, None, one) for each in sessions]
+        row.milliseconds_float, row.milliseconds = latencies(*runs).milliseconds
 
 
-def _record(model: onnx.ModelProto, case: Case, graph: Graph) -> OutputRecord:
+def _session(path: Path) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    return ort.InferenceSession(path, options)
+
+
+def _record(session: ort.InferenceSession, case: Case, graph: Graph) -> OutputRecord:
     names = [str(value.name) for value in graph.outputs]
     inputs = {n: each for n, each in case.test.items() if not n.startswith("labels")}
     record = OutputRecord()
@@ -273,6 +289,7 @@ def show(rows: list[Row]) -> None:
         "net",
         "target",
         "kept +added %",
+        "95 %",
         "no tail kept",
         "mAP float",
         "mAP",
@@ -283,6 +300,7 @@ def show(rows: list[Row]) -> None:
     for row in rows:
         pairs = ((row.kept, row.added), (row.undone, row.undone_added))
         shown = ["-" if a is None or b is None else f"{a:.1f} +{b:.1f}" for a, b in pairs]
+        shown.insert(1, "-" if row.low is None else f"{row.low:.0f} to {row.high:.0f}")
         figures = (row.map_float, row.map_quantized)
         shown += ["-" if each is None else f"{each:.1f}" for each in figures]
         spent = "-"
@@ -308,26 +326,30 @@ def main() -> None:
     parser.add_argument("--add", action="append", default=[], help="a model with its samples")
     parser.add_argument("--peers", default="", help="pythons with ONNX Runtime's tool and NNCF")
     parser.add_argument("--no-times", action="store_true")
+    parser.add_argument("--rows", type=Path, help="a file that gets each row as a line of JSON")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     names = [name for name in given.nets.split(",") if name]
-    cases = [
-        *drawn_cases(given.folder, names, given.seconds, given.images),
-        *(
-            published_cases(given.packages, given.published.split(","), given.folder)
-            if given.packages
-            else ()
-        ),
-        *map(given_case, given.add),
-    ]
+    cases = chain(
+        drawn_cases(given.folder, names, given.seconds, given.images),
+        published_cases(given.packages, given.published.split(","), given.folder)
+        if given.packages
+        else (),
+        map(given_case, given.add),
+    )
+    timed = not given.no_times
     rows = []
     for case in cases:
-        for target in filter(None, given.targets.split(",")):
-            rows.append(measure(case, target, timed=not given.no_times))
-            print(".", end="", file=sys.stderr, flush=True)
+        made = [partial(measure, case, each) for each in filter(None, given.targets.split(","))]
         for name, python in zip(("ort", "nncf"), given.peers.split(","), strict=False):
-            rows += [measure_peer(case, name, python)] if python else []
+            made += [partial(measure_peer, case, name, python)] if python else []
+        for each in made:
+            rows.append(each(timed=timed))
+            print(".", end="", file=sys.stderr, flush=True)
+            if given.rows:
+                with given.rows.open("a") as file:
+                    print(json.dumps(asdict(rows[-1])), file=file)
     print(json.dumps([asdict(row) for row in rows], indent=1)) if given.json else show(rows)
 
 

@@ -10,6 +10,7 @@ import intact
 from intact.data.sources import open_samples
 from intact.graph import normalize
 from intact.improve.channels import observe_channels
+from intact.improve.rewrite import gate
 from intact.results.result import Result
 from tests.models import ModelBuilder
 
@@ -136,3 +137,20 @@ def test_what_few_bits_lose_beside_is_not_blamed_on_a_channel() -> None:
     ]
     before, after = (intact.evaluate(each, data).sqnr_db for each in (found, quantized(*kept)))
     assert finding.severity == pytest.approx(1 - 10 ** ((before - after) / 10), abs=0.1)
+
+
+def test_what_was_equalized_to_see_what_it_gains_is_not_equalized_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = []
+    run = gate.equalize_blocks
+
+    def counted(*arguments: object, **options: object) -> object:
+        runs.append(arguments)
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(gate, "equalize_blocks", counted)
+    model = of_channels(SEEN, "Relu")
+    found = intact.quantize(model, samples(model), target="tflite")
+    assert "equalize" in str(found.plan.provenance.improve)
+    assert len(runs) == 1

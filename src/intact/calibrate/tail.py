@@ -14,6 +14,7 @@ import msgspec
 import onnx_ir as ir
 
 from intact.calibrate.statistics import Statistics
+from intact.data.detections import DetectionMetric
 from intact.graph import (
     Graph,
     OpKind,
@@ -86,6 +87,9 @@ class Tail(msgspec.Struct, frozen=True):
         decoders: The nodes that decode: exponentials, expectations over bins, choices.
         parts: Names of the tensors to judge it by: those that reach the outputs as they are, joined
             with others or chosen from. An output of the graph that reads no tail is its own part.
+        refined: The nodes in front of it that reach an output through no layer, but are also read
+            by layers: boxes that each layer of a decoder reads and moves on. None of what is no
+            detector by its outputs.
     """
 
     plan: QuantizedGraph
@@ -93,6 +97,7 @@ class Tail(msgspec.Struct, frozen=True):
     joins: Sequence[ir.Node]
     decoders: Sequence[ir.Node]
     parts: Sequence[str]
+    refined: Sequence[ir.Node]
 
     @staticmethod
     def of(plan: QuantizedGraph) -> Tail | None:
@@ -108,12 +113,17 @@ class Tail(msgspec.Struct, frozen=True):
         decoders = tuple(n for n in nodes if _decodes(n))
         if not (joins or decoders) or not any(plan.is_quantized(node) for node in nodes):
             return None
-        return Tail(plan, nodes, joins, decoders, tuple(_parts(plan.graph, nodes)))
+        parts = tuple(_parts(plan.graph, nodes))
+        refined: tuple[ir.Node, ...] = ()
+        # Only boxes that are compared as such show what their refinement loses.
+        if DetectionMetric.of_model(plan.graph) is not None:
+            refined = tuple(n for n in _reaching(plan, fused) if n not in set(nodes))
+        return Tail(plan, nodes, joins, decoders, parts, refined)
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """Names of the activations that it reads, whose ranges have to be known."""
-        values = (each for node in self.nodes for each in node.inputs)
+        values = (each for node in (*self.refined, *self.nodes) for each in node.inputs)
         read = (v for v in values if self.plan.graph.is_float(v) and not is_constant(v))
         return tuple(dict.fromkeys(str(value.name) for value in read if value is not None))
 
@@ -153,6 +163,14 @@ class Tail(msgspec.Struct, frozen=True):
             if names and names not in seen and is_cheap(self.plan, kept):
                 seen.add(names)
                 yield names
+
+    def with_refined(self) -> tuple[str, ...]:
+        """Return the names of the whole tail's quantized nodes and of what refines values for it;
+        none where it refines nothing, or that would cost more than a tenth of the layers."""
+        kept = [*self.refined, *self.nodes]
+        if not self.refined or not is_cheap(self.plan, kept):
+            return ()
+        return tuple(str(node.name) for node in kept if self.plan.is_quantized(node))
 
     def unmeasured(self, unlike: Iterable[ir.Node]) -> tuple[str, ...]:
         """Return names of quantized nodes that no comparison can judge, and that lose by rule.
@@ -198,6 +216,20 @@ def _behind_layers(plan: QuantizedGraph, fused: Collection[ir.Node]) -> Iterator
         if not computes and all(reader in behind for reader in readers):
             behind.add(node)
     return (node for node in plan.graph.nodes if node in behind)
+
+
+def _reaching(plan: QuantizedGraph, fused: Collection[ir.Node]) -> Iterator[ir.Node]:
+    """Yield the nodes from which some way leads to an output without a layer on it."""
+    found: set[ir.Node] = set()
+    for node in reversed(plan.graph.nodes):
+        if node in fused or is_layer(node) or _averages(node):
+            continue
+        readers = (reader for value in node.outputs for reader, _ in plan.graph.consumers(value))
+        if any(value.is_graph_output() for value in node.outputs) or any(
+            reader in found for reader in readers
+        ):
+            found.add(node)
+    return (node for node in plan.graph.nodes if node in found)
 
 
 def _has_layer(chain: Iterable[ir.Node]) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+import msgspec
 from threadpoolctl import threadpool_limits
 
 from intact.calibrate.outputs import Errors, FloatRuns
@@ -14,12 +16,34 @@ from intact.data.stream import Samples
 from intact.graph import Graph
 from intact.improve.passes import PASSES, Request, Stage
 from intact.limits import CHOSEN
+from intact.plan import Note
 from intact.plan.gains import Gain, Improvement
 from intact.results.figures import TriedPass
 from intact.results.job import Scaled
 
 Recalibrate = Callable[[Graph], Scaled]
 """Calibrates a graph that a rewrite made, for the same target and samples."""
+
+
+class Rewritten(NamedTuple):
+    """What a rewrite made of a graph.
+
+    Attributes:
+        graph: The graph as it was.
+        scaled: What was made of it.
+        gains: What that gained in each block.
+    """
+
+    graph: Graph
+    scaled: Scaled
+    gains: Sequence[Gain]
+
+    def told(self, notes: tuple[Note, ...]) -> Rewritten:
+        """Return it with what was noted since."""
+        plan, choice = self.scaled.plan.with_notes(notes), self.scaled.choice
+        if choice is not None:
+            choice = msgspec.structs.replace(choice, plan=plan)
+        return self._replace(scaled=self.scaled._replace(plan=plan, choice=choice))
 
 
 @dataclass(frozen=True)
@@ -32,6 +56,8 @@ class Improver:
         recalibrate: Gives the graph of a rewrite its scales.
         progress: Takes names of phases.
         threads: Threads inside one operator; 0 lets the runtime choose.
+        rewritten: What rewrites made before, for the same planner, which is not made again; takes
+            what they make.
     """
 
     requests: Sequence[Request]
@@ -39,6 +65,7 @@ class Improver:
     recalibrate: Recalibrate
     progress: Progress | None = None
     threads: int = 0
+    rewritten: dict[Request, Rewritten] = field(default_factory=dict)
 
     def improve(self, scaled: Scaled, runs: FloatRuns) -> Scaled:
         """Run the passes on a plan with scales.
@@ -88,14 +115,22 @@ class Improver:
         run = known.load()
         arguments = {"threads": self.threads, **request.arguments}
         if known.stage is Stage.REWRITE:
-            graph = run(best.plan, samples, report=gains.append, **arguments)
-            if graph is best.plan.graph:
-                return best
-            again = self.recalibrate(graph)
-            if again.choice is None:
+            graph = best.plan.graph
+            done = self.rewritten.get(request)
+            if done is None or done.graph is not graph:
+                made = run(best.plan, samples, report=gains.append, **arguments)
+                again = best if made is graph else self.recalibrate(made)
+                done = Rewritten(graph, again, tuple(gains))
+            else:
+                gains += done.gains
+            if done.scaled.plan.graph is graph or done.scaled.choice is None:
                 return best
             # On the same samples, or errors before and after could not be compared.
-            return again._replace(choice=again.choice.on(choice.runs))
+            if len(done.scaled.choice.runs) != len(choice.runs):
+                measured = done.scaled._replace(choice=done.scaled.choice.on(choice.runs))
+                done = done._replace(scaled=measured)
+            self.rewritten[request] = done
+            return done.scaled
         plan = run(best.plan, samples, report=gains.append, **arguments)
         return best._replace(plan=plan, choice=choice.changed(plan))
 

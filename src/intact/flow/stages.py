@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,6 +41,7 @@ from intact.results.result import Result
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.data.batching import Batch
+    from intact.flow.improvement import Rewritten
     from intact.placement.choice import Fastest
 
 
@@ -58,6 +59,7 @@ class TargetRun:
         scaled: The plan, with scales once they are chosen.
         compared: What the comparison found.
         fastest: What was measured to place precision, where that was asked for.
+        rewritten: What passes made already, to see what they gain.
         looked: What was found before files are written.
         written: The result, once there is one.
     """
@@ -71,6 +73,7 @@ class TargetRun:
     scaled: Scaled
     compared: OriginalComparison = field(default_factory=OriginalComparison)
     fastest: Fastest | None = None
+    rewritten: Mapping[Request, Rewritten] = field(default_factory=dict)
     looked: PlanFindings = field(default_factory=PlanFindings)
     written: Result | None = None
 
@@ -207,11 +210,18 @@ class HandleHuge(Stage):
 
             again = partial(calibration.recalibrate, job)
             threads = calibration.options.threads
-            improver = Improver((Request(EQUALIZE),), calibration.samples, again, None, threads)
+            improver = Improver(
+                (Request(EQUALIZE),), calibration.samples, again, None, threads, rewritten
+            )
             return improver.improve(state.scaled, observed.runs)
 
+        rewritten: dict[Request, Rewritten] = {}
         job, scaled = handle_huge(job, state.scaled, observed.statistics, state.rescale, equalized)
-        return replace(state, job=job, scaled=scaled)
+        kept: Mapping[Request, Rewritten] = {}
+        if job.planner is state.job.planner:  # others would plan other scales
+            told = tuple(note for note in job.plan.notes if note not in state.job.plan.notes)
+            kept = {name: each.told(told) for name, each in rewritten.items()}
+        return replace(state, job=job, scaled=scaled, rewritten=kept)
 
 
 class Compare(Stage):
@@ -242,8 +252,9 @@ class KeepFastFloat(Stage):
         seconds = time.perf_counter() - calibration.start
         job, found = find_fastest(state.job, state.scaled, sample, given, speed, threads, seconds)
         # Scales of neighbours depend on what is float: new ends may be quantized.
-        scaled = state.rescale(job) if found.kept_float else state.scaled
-        return replace(state, job=job, scaled=scaled, fastest=found)
+        if not found.kept_float:
+            return replace(state, job=job, fastest=found)
+        return replace(state, job=job, scaled=state.rescale(job), fastest=found, rewritten={})
 
 
 class Improve(Stage):
@@ -268,7 +279,12 @@ class Improve(Stage):
         options = calibration.options
         recalibrate = partial(calibration.recalibrate, job)
         improver = Improver(
-            job.requests, calibration.samples, recalibrate, options.progress, options.threads
+            job.requests,
+            calibration.samples,
+            recalibrate,
+            options.progress,
+            options.threads,
+            dict(state.rewritten),
         )
         graph = state.scaled.plan.graph
         scaled = improver.improve(state.scaled, observed.runs)

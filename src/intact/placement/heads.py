@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
+from intact.analyze.detected import Found, found_by
 from intact.calibrate.assign import assign
 from intact.calibrate.choice import Choice
 from intact.calibrate.joined_state import JoinedState
@@ -25,11 +27,12 @@ from intact.calibrate.method import Method
 from intact.calibrate.outputs import Errors, FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING, Join, Tail
+from intact.data.detections import DetectionMetric
 from intact.data.preprocess import Preprocess
 from intact.errors import IntactError
 from intact.graph import Graph
 from intact.graph.edit import Editor
-from intact.limits import SAFE_DB, TOLD_DB
+from intact.limits import DETECTED, SAFE_DB, TOLD_DB
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.plan.topology import decoded
@@ -108,20 +111,19 @@ class Heads(msgspec.Struct, frozen=True):
         candidates = list(self._candidates(statistics, joins))
         if not candidates:
             return (), None
-        judge = _Judge(job.plan.graph, self._parts, choice.runs, threads)
-        first = best = judge.errors(choice.plan)
+        judge = _Judge(job.plan.graph, self._parts, choice, threads)
+        first = best = judge.judged(choice.plan)
         found: tuple[str, ...] = ()
         least = TOLD_DB
         for names in candidates:
             plan = plan_in_float(job, names, statistics, choice.method, given, decoded)
             if plan is None:
                 continue
-            errors = judge.errors(plan)
-            gain = max(gains(best, errors).values(), default=0.0)
-            if gain > least and not errors.loses(best) and is_held(job, plan):
+            now = judge.judged(plan)
+            if now.is_better(best, least) and is_held(job, plan):
                 # After the first find each further step must gain more: candidates are compared on
                 # the same few samples, and the best of many looks better than it is.
-                found, best, least = names, errors, SAFE_DB
+                found, best, least = names, now, SAFE_DB
         return found, _note(found, joins, first, best) if found else None
 
     def _candidates(
@@ -129,11 +131,17 @@ class Heads(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[str, ...]]:
         """Yield names of nodes to keep in float."""
         nodes = [join.node for join in joins]
-        if self.tail is not None and (joins or self.tail.decoders):
+        if self.tail is not None and (nodes or self.tail.decoders or self._is_detector):
             yield from self.tail.candidates(nodes)
+            if names := self.tail.with_refined():
+                yield names
         unlike = {} if self.state is None else self.state.unlike(statistics)
         if self.state is not None and unlike:
             yield from self.state.candidates(unlike, self.tail, nodes)
+
+    @property
+    def _is_detector(self) -> bool:
+        return DetectionMetric.of_model(self.job.plan.graph) is not None
 
     @property
     def _parts(self) -> Sequence[str]:
@@ -144,11 +152,39 @@ class Heads(msgspec.Struct, frozen=True):
         return [str(value.name) for value in graph.outputs if graph.is_float(value)]
 
 
-class _Judge:
-    """Simulates plans, and compares the parts of the outputs with those of the float model."""
+class _Judged(NamedTuple):
+    """What a plan loses.
 
-    def __init__(self, graph: Graph, names: Sequence[str], runs: FloatRuns, threads: int) -> None:
-        self._names = names
+    Attributes:
+        errors: Of the parts of the outputs.
+        detections: What it finds; None of what is no detector by its outputs, and where the plan
+            to be bettered finds all that float does.
+    """
+
+    errors: Errors
+    detections: Found | None
+
+    def is_better(self, before: _Judged, least: float) -> bool:
+        """Tell whether a part gains so many decibels and none loses, or detections gain.
+
+        Boxes that a net chooses are in another order after every change, which decibels take for
+        noise.
+        """
+        one, other = self.detections, before.detections
+        if one is not None and other is not None:
+            if one.is_better(other):
+                return True
+            if one.loses(other):
+                return False
+        gained = max(gains(before.errors, self.errors).values(), default=0.0)
+        return gained > least and not self.errors.loses(before.errors)
+
+
+class _Judge:
+    """Simulates plans, and compares them with the float model, by parts of the outputs."""
+
+    def __init__(self, graph: Graph, names: Sequence[str], choice: Choice, threads: int) -> None:
+        self._names, self._choice = names, choice
         editor = Editor(graph.model)
         outputs = editor.model.graph.outputs
         shown = [editor.value(name) for name in self._names]
@@ -157,11 +193,18 @@ class _Judge:
         # The parts alone are computed and kept: outputs of hundreds of pixels times boxes would
         # fill the memory.
         outputs.extend(shown)
-        self._runs = FloatRuns(Graph(editor.finish()), runs.batches, threads=threads)
+        self._runs = FloatRuns(Graph(editor.finish()), choice.runs.batches, threads=threads)
+        self._finds: bool | None = None
 
-    def errors(self, plan: QuantizedGraph) -> Errors:
+    def judged(self, plan: QuantizedGraph) -> _Judged:
         """Simulate a plan with scales."""
-        return self._runs.simulated(plan, self._names)
+        detections: Found | None = None
+        if self._finds is not False:
+            choice = msgspec.structs.replace(self._choice, plan=plan, simulator=None)
+            detections = found_by(choice)
+            if self._finds is None:
+                self._finds = detections is not None and detections.like < DETECTED
+        return _Judged(self._runs.simulated(plan, self._names), detections)
 
 
 def plan_in_float(
@@ -206,16 +249,18 @@ def _note_unmeasured(names: tuple[str, ...], unlike: list[Join]) -> Note:
     return Note(NoteKind.HEAD, str(join.node.name), message, UNDO)
 
 
-def _note(names: tuple[str, ...], unlike: list[Join], before: Errors, after: Errors) -> Note:
+def _note(names: tuple[str, ...], unlike: list[Join], before: _Judged, after: _Judged) -> Note:
     """Say in one line what stays float, and what that gains."""
-    was, has, gained = before.decibels, after.decibels, gains(before, after)
-    most = max(gained, key=lambda name: gained[name])
+    one, other = after.detections, before.detections
+    if one is not None and other is not None and one.is_better(other):
+        gain = f"detections have {one.like:.1f} % mAP to float instead of {other.like:.1f}"
+    else:
+        was, has = before.errors.decibels, after.errors.decibels
+        gained = gains(before.errors, after.errors)
+        most = max(gained, key=lambda name: gained[name])
+        gain = f"{most!r} has {has[most]:.1f} dB of signal to noise instead of {was[most]:.1f}"
     joins = [join for join in unlike if str(join.node.name) in names]
     why = f"{joins[0]}" if joins else "decodes what the last layers say, or reads parts of an input"
     more = f" and {len(names) - 1} node(s) around it stay" if len(names) > 1 else " stays"
     node = str(joins[0].node.name) if joins else names[0]
-    message = (
-        f"{why}: it{more} float, and {most!r} has {has[most]:.1f} dB of signal to noise instead "
-        f"of {was[most]:.1f}"
-    )
-    return Note(NoteKind.HEAD, node, message, UNDO)
+    return Note(NoteKind.HEAD, node, f"{why}: it{more} float, and {gain}", UNDO)
