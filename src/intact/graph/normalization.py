@@ -181,7 +181,10 @@ def _simplify(model: ir.Model) -> None:
         library.infer_shapes(model)
         # One sum for all rounds, or each could fill as much again.
         room, unrolled, is_protected = MOST_FILLED, 0, False
-        has_bodies = any(next(bodies(node), None) is not None for node in model.graph)
+        has_bodies = any(
+            node.op_type == "SequenceInsert" or next(bodies(node), None) is not None
+            for node in model.graph
+        )
         for _ in range(_MOST_ROUNDS):
             changed, more = _write_out_bodies(model, unrolled) if has_bodies else (False, 0)
             unrolled += more

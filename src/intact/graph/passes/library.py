@@ -39,6 +39,9 @@ _TRIED = "intact.shapes_tried"
 _HIDDEN_IF = "IntactIf"
 """No operator of ONNX."""
 
+_COUNTED_SPLIT = 18
+"""From this opset on a Split without lengths says how many parts it makes."""
+
 _KEEP = QUANTIZERS | {"ConstantOfShape"}
 """Operators that are not folded: they are more compact or more informative than their result."""
 
@@ -290,7 +293,16 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
             modified = True
             # What was computed may be what the library's own folding waited for.
             work()
+        _forget_later_attributes(model)
         return modified
+
+
+def _forget_later_attributes(model: ir.Model) -> None:
+    """Remove what a Split has in later opsets only: the library writes a SplitToSequence so."""
+    if model.opset_imports.get("", 0) < _COUNTED_SPLIT:
+        for node in nodes_of(model.graph):
+            if node.op_type == "Split" and node.domain == "":
+                node.attributes.pop("num_outputs", None)  # equal parts without it
 
 
 def _may_learn_sizes(model: ir.Model) -> bool:
