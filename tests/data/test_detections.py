@@ -192,3 +192,30 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
         read_boxes(tmp_path, ["a.png"])
     with pytest.raises(DataError, match="no file for any image"):
         read_boxes(tmp_path, ["b.png"])
+
+
+def chosen(count: int, seed: int = 0) -> np.ndarray:
+    """Make rows of box, score and class, as a detector gives them that chooses by itself."""
+    rng = np.random.default_rng([count, seed])
+    corner = rng.uniform(0, 200, (count, 2))
+    score, kind = rng.uniform(0.5, 1, (count, 1)), rng.integers(0, 5, (count, 1))
+    return np.concatenate([corner, corner + 50, score, kind], axis=1).astype(np.float32)
+
+
+@pytest.mark.parametrize("counts", [(3, 5, 12, 1), (0, 5, 12), (4, 4), (300, 300)])
+def test_a_detector_that_chooses_few_boxes_or_none_or_many_is_read(
+    counts: tuple[int, ...],
+) -> None:
+    metric = DetectionMetric.of_outputs("o")
+    outputs = {"o": [chosen(count, at)[None] for at, count in enumerate(counts)]}
+    assert metric.reads(outputs)
+    found = metric.compare(outputs, outputs, {}).figures
+    assert [after for _, after in found.values()] == [100.0, 0.0, 100.0]
+
+
+def test_outputs_without_any_box_are_told_so() -> None:
+    metric = DetectionMetric.of_outputs("o")
+    outputs = {"o": [chosen(0), chosen(0)]}
+    assert not metric.reads(outputs)
+    with pytest.raises(DataError, match=r"the float model has no score of 0\.25 or more"):
+        metric.compare(outputs, outputs, {})

@@ -88,6 +88,11 @@ def iou(one: Doubles, other: Doubles, crowds: npt.NDArray[np.bool_] | None = Non
     return np.asarray(common / np.maximum(whole, np.finfo(np.float64).tiny))
 
 
+def best(found: Detections) -> Detections:
+    """Return the 100 detections that count, best first."""
+    return found.at(np.argsort(-found.scores, kind="stable")[:_MOST])
+
+
 def suppress(found: Detections, most: float) -> Detections:
     """Leave out boxes that overlap a better one of their class by more than this IoU.
 
@@ -100,7 +105,7 @@ def suppress(found: Detections, most: float) -> Detections:
     for place in range(len(free)):
         if free[place]:
             free[place + 1 :] &= ~rivals[place, place + 1 :]
-    return found.at(np.flatnonzero(free)[:_MOST])
+    return best(found.at(free))
 
 
 class Matched(NamedTuple):
