@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from intact.data import detections
 from intact.data.detections import HALF, KEPT, LIKE, MEAN, DetectionMetric
 from intact.data.images.boxes import BOXES, CLASSES, CROWDS, IDS, LISTED, read_boxes
 from intact.data.images.decode import Placement
@@ -219,3 +220,17 @@ def test_outputs_without_any_box_are_told_so() -> None:
     assert not metric.reads(outputs)
     with pytest.raises(DataError, match=r"the float model has no score of 0\.25 or more"):
         metric.compare(outputs, outputs, {})
+
+
+def test_what_takes_much_memory_is_read_while_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    want = rng.uniform(0, 1, (6, 7, 40)).astype(np.float32) * [[60], [60], [9], [9], [1], [1], [1]]
+    have = want + rng.normal(size=want.shape) / 50
+    metric = DetectionMetric.of_outputs("o")
+    expected = metric.compare({"o": want}, {"o": have}, {})
+    monkeypatch.setattr(detections, "OUTPUT_BYTES", 5000)
+    pairs = metric.pairs()
+    for at in range(0, 6, 2):
+        pairs.add({"o": want[at : at + 2]}, {"o": have[at : at + 2]}, 2, 2)
+        assert not any(list(record.batches()) for record in pairs.records)
+    assert pairs.compared(metric, {}) == expected
