@@ -297,6 +297,11 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
         return modified
 
 
+def is_written_out(node: ir.Node) -> bool:
+    """Tell whether a node is one whose parts may take its place: with bodies, or of a sequence."""
+    return node.op_type == "SequenceInsert" or next(bodies(node), None) is not None
+
+
 def _forget_later_attributes(model: ir.Model) -> None:
     """Remove what a Split has in later opsets only: the library writes a SplitToSequence so."""
     if model.opset_imports.get("", 0) < _COUNTED_SPLIT:
