@@ -37,7 +37,9 @@ from intact.errors import DataError, ExportError, IntactError, UsageError
 from intact.formats.base.format import Deployed
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
+from intact.graph.ops import outputs_of_vectors
 from intact.limits import LITTLE_DB
+from intact.numerics.answers import are_unit_vectors
 from intact.numerics.metrics import (
     AccuracyDifference,
     accuracy_difference,
@@ -140,12 +142,13 @@ def evaluate_result(
     if metric is not None and seen.outputs is not None:
         metrics = seen.outputs.compared(metric, samples.references())
     outputs = {name: _compared(seen, name) for name in seen.errors}
+    vectors = seen.output in outputs_of_vectors(graph.outputs)
     error = outputs[seen.output]
     evaluation = Evaluation(
         samples=seen.samples,
         output=seen.output,
         accuracy=_accuracy(seen, labels, top_k),
-        agreement=None if scores is None else 100 * agreement(*scores),
+        agreement=_agreement(scores, is_vector=labels is None and vectors),
         sqnr_db=error.sqnr_db,
         cosine=error.cosine,
         equal=error.equal,
@@ -181,6 +184,13 @@ def evaluate_result(
     evaluation.verdict = _of_detector(judged, of_model, first)
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _agreement(scores: tuple[Scores, Scores] | None, *, is_vector: bool) -> float | None:
+    """Return the percent of samples with one best class; None of embeddings, which have none."""
+    if scores is None or is_vector or are_unit_vectors(scores[0]):
+        return None
+    return 100 * agreement(*scores)
 
 
 def _compared(seen: Pass, name: str) -> OutputComparison:
