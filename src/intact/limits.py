@@ -24,7 +24,10 @@ OBSERVED_AT_ONCE = 32
 TIMED_AT_ONCE = 32
 """Candidates whose latency is compared."""
 EVALUATED_AT_ONCE = 100
-"""What `evaluate` runs and times, and so what a report says of latency."""
+"""What `evaluate` runs and times, and so what a report says of latency; fewer where tensors are
+large."""
+EVALUATED_BYTES = 1 << 26
+"""What the largest tensor of these may take: runtimes hold several, of two models."""
 
 # ---- Pictures of a report ------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import pytest
 import intact
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.figures import Evaluation
+from intact.analyze.evaluation.run import evaluated_at_once
 from intact.data.metric import Metric, MetricFunction
 from intact.data.sources import open_samples
 from intact.engines.exact_sums import EXACT, saturates_pairs
@@ -20,6 +21,7 @@ from intact.errors import DataError, UsageError
 from intact.formats.base.format import Deployed
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import FORMATS
+from intact.graph import normalize
 from intact.plan import Overrides
 from intact.results.result import Result
 from intact.targets import load_target
@@ -371,3 +373,11 @@ def test_the_runtime_that_is_installed_runs_and_is_timed(
         for output, array in wanted.items():
             assert found_here[output].shape == array.shape
             assert (found_here[output].argmax(axis=1) == array.argmax(axis=1)).mean() > 0.8
+
+
+@pytest.mark.parametrize(("side", "expected"), [(16, 100), (512, 8), (4096, 1)])
+def test_fewer_samples_run_at_once_where_tensors_are_large(side: int, expected: int) -> None:
+    b = ModelBuilder()
+    b.node("Relu", b.conv(b.input("image", ["batch", 3, side, side]), 3, 8), out="y")
+    b.output("y")
+    assert evaluated_at_once(normalize(b.build())) == expected

@@ -211,7 +211,7 @@ def test_shards_give_the_figures_of_the_whole(name: str, request: pytest.Fixture
     for some in (batches[:2], batches[2:]):
         feeds = {key: np.concatenate([batch[key] for batch, _ in some]) for key in some[0][0]}
         shard = open_samples(feeds, graph)
-        seen, _ = run_both(models, shard, 1, keeps_outputs=False, text=scores.anew())
+        seen, _ = run_both(models, shard, 1, text=scores.anew())
         parts.append(_pass_of(_reply_of("here", seen), 1, scores))
     parts[0].join(parts[1])
     assert parts[0].text is not None

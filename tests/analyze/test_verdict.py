@@ -79,6 +79,11 @@ def test_without_labels_answers_and_decibels_are_judged(
     assert said in found.sentence
 
 
+def test_equal_outputs_are_called_so() -> None:
+    found = verdict(Measured(samples=8, decibels=np.inf))
+    assert found.sentence == "good to deploy: outputs are the float model's on 8 samples"
+
+
 def test_as_many_samples_as_are_advised_suffice() -> None:
     few = verdict(Measured(samples=8, agreement=100.0, decibels=20.0))
     (number,) = re.findall(r"evaluate it on about (\d+) samples", few.sentence)

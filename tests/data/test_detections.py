@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from intact.data import detections
 from intact.data.detections import HALF, KEPT, LIKE, MEAN, DetectionMetric
 from intact.data.images.boxes import BOXES, CLASSES, CROWDS, IDS, LISTED, read_boxes
 from intact.data.images.decode import Placement
@@ -192,3 +193,44 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
         read_boxes(tmp_path, ["a.png"])
     with pytest.raises(DataError, match="no file for any image"):
         read_boxes(tmp_path, ["b.png"])
+
+
+def chosen(count: int, seed: int = 0) -> np.ndarray:
+    """Make rows of box, score and class, as a detector gives them that chooses by itself."""
+    rng = np.random.default_rng([count, seed])
+    corner = rng.uniform(0, 200, (count, 2))
+    score, kind = rng.uniform(0.5, 1, (count, 1)), rng.integers(0, 5, (count, 1))
+    return np.concatenate([corner, corner + 50, score, kind], axis=1).astype(np.float32)
+
+
+@pytest.mark.parametrize("counts", [(3, 5, 12, 1), (0, 5, 12), (4, 4), (300, 300)])
+def test_a_detector_that_chooses_few_boxes_or_none_or_many_is_read(
+    counts: tuple[int, ...],
+) -> None:
+    metric = DetectionMetric.of_outputs("o")
+    outputs = {"o": [chosen(count, at)[None] for at, count in enumerate(counts)]}
+    assert metric.reads(outputs)
+    found = metric.compare(outputs, outputs, {}).figures
+    assert [after for _, after in found.values()] == [100.0, 0.0, 100.0]
+
+
+def test_outputs_without_any_box_are_told_so() -> None:
+    metric = DetectionMetric.of_outputs("o")
+    outputs = {"o": [chosen(0), chosen(0)]}
+    assert not metric.reads(outputs)
+    with pytest.raises(DataError, match=r"the float model has no score of 0\.25 or more"):
+        metric.compare(outputs, outputs, {})
+
+
+def test_what_takes_much_memory_is_read_while_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    want = rng.uniform(0, 1, (6, 7, 40)).astype(np.float32) * [[60], [60], [9], [9], [1], [1], [1]]
+    have = want + rng.normal(size=want.shape) / 50
+    metric = DetectionMetric.of_outputs("o")
+    expected = metric.compare({"o": want}, {"o": have}, {})
+    monkeypatch.setattr(detections, "OUTPUT_BYTES", 5000)
+    pairs = metric.pairs()
+    for at in range(0, 6, 2):
+        pairs.add({"o": want[at : at + 2]}, {"o": have[at : at + 2]}, 2, 2)
+        assert not any(list(record.batches()) for record in pairs.records)
+    assert pairs.compared(metric, {}) == expected

@@ -50,6 +50,19 @@ def test_arrays_give_feeds_of_the_models_shapes(
         }
 
 
+def test_arrays_of_a_graph_are_one_feed() -> None:
+    """Atoms and bonds have a first axis each, and no axis of samples."""
+    atoms, bonds = InputSpec(FLOAT, (None,)), InputSpec(np.dtype(np.int64), (2, None))
+    specs = {"atoms": atoms, "lengths": atoms, "bonds": bonds}
+    arrays = {"atoms": zeros(5), "lengths": zeros(12), "bonds": np.zeros((2, 12), np.int64)}
+    (feed,) = arrange_feeds("data", specs, arrays, Feeding())
+    assert {name: array.shape for name, array in feed.items()} == {
+        "atoms": (5,),
+        "lengths": (12,),
+        "bonds": (2, 12),
+    }
+
+
 def test_an_input_without_batch_is_the_same_for_all_or_one_a_sample() -> None:
     specs = {"x": InputSpec(FLOAT, (None, 3)), "table": InputSpec(FLOAT, (None, 2))}
     unbatched = Feeding(no_batch=("table",))

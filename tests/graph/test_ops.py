@@ -18,11 +18,13 @@ from intact.graph import (
     input_role,
     load_model,
     moves_values,
+    normalize,
     op_spec,
     output_channel_axis,
     output_channels,
     weight_slot,
 )
+from intact.graph.ops import outputs_of_vectors
 from tests.models import ModelBuilder
 
 
@@ -190,3 +192,23 @@ def test_output_channels(
 ) -> None:
     assert output_channels(make_node(op_type, "x", zeros(*shape), **attributes)) == expected
     assert output_channels(make_node(op_type, "x", "w", **attributes)) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "is_vector"),
+    [
+        ("Identity", False),
+        ("Softmax", False),
+        ("Sigmoid", False),
+        ("LogSoftmax", False),
+        ("Relu", True),
+        ("HardSwish", True),
+        ("LpNormalization", True),
+    ],
+)
+def test_what_follows_the_last_layer_tells_scores_from_vectors(last: str, is_vector: bool) -> None:
+    b = ModelBuilder()
+    x = b.node("Flatten", b.conv(b.input("x", ["batch", 3, 4, 4]), 3, 16))
+    b.node("Flatten", b.node(last, x), out="y")
+    b.output("y")
+    assert bool(outputs_of_vectors(normalize(b.build()).outputs)) is is_vector

@@ -15,6 +15,8 @@ from intact.numerics.answers import are_classes
         (np.array([[0.2, 0.8], [1.0, 0.0]]), True),  # probabilities
         (np.array([[0.2, 0.7, 0.1, 0.4], [0.1, 0.1, -0.2, 0.0]]), False),  # four numbers of a box
         (np.ones((3, 1)), False),  # one number
+        (np.full((3, 16), -0.25), False),  # embeddings of length 1
+        (np.eye(3, 16), True),  # answers that are sure
         (np.zeros((0, 10)), False),
         (np.zeros((3, 0)), False),
     ],

@@ -265,6 +265,8 @@ def _by_decibels(found: Measured) -> _Judged | None:
         return None
     if found.decibels <= -MOST_DB:
         return Judgement.LOSES, f"loses all: an output is NaN, or noise alone, on {_samples(found)}"
+    if found.decibels == math.inf:
+        return Judgement.GOOD, f"good to deploy: outputs are the float model's on {_samples(found)}"
     level = f"{found.decibels:.1f} dB of signal to quantization noise on {_samples(found)}"
     if found.decibels >= WELL_DB:
         return Judgement.GOOD, f"good to deploy: outputs have {level}"

@@ -27,7 +27,7 @@ from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
 from intact.graph.caches import growing_inputs
-from intact.graph.ops import outputs_of_choices
+from intact.graph.ops import outputs_of_choices, outputs_of_vectors
 from intact.graph.passes.random_ops import random_values
 from intact.limits import MOST_DB, OUTPUT_BYTES, SAFE_DB
 from intact.numerics.answers import are_classes
@@ -217,6 +217,7 @@ class FloatRuns:
         results = names - set(growing_inputs(graph).values())
         self._compared = frozenset(results or names)
         self._choices = outputs_of_choices(graph.outputs) & names
+        self._vectors = outputs_of_vectors(graph.outputs)
         self._outputs: list[Future[Arrays]] = []  # of the first batches: shared by all parts
 
     def __len__(self) -> int:
@@ -327,7 +328,7 @@ class FloatRuns:
         )
         return Errors(
             {
-                name: _powers(reference, found[name], count)
+                name: _powers(reference, found[name], count, scores=name not in self._vectors)
                 for name, reference in wanted.items()
                 if reference.dtype.kind == "f" and name in found and name in self._compared
             },
@@ -342,7 +343,9 @@ class FloatRuns:
         return self._model.result()(feeds)
 
 
-def _powers(reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int) -> Powers:
+def _powers(
+    reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int, *, scores: bool
+) -> Powers:
     """Return the errors of each sample, or of all where they have no axis.
 
     Where the reference is not finite, as masks are not, nothing is compared.
@@ -364,7 +367,8 @@ def _powers(reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int) -
     # NaN where the float model has a number is the worst error there is, and has to compare as
     # such.
     noise_power = np.nan_to_num(lost, nan=np.inf, posinf=np.inf)
-    return Powers(powers, noise_power, _agree(reference, actual, count))
+    agrees = _agree(reference, actual, count) if scores else np.zeros(0, np.bool_)
+    return Powers(powers, noise_power, agrees)
 
 
 def _agree(

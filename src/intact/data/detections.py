@@ -12,10 +12,19 @@ import numpy.typing as npt
 from intact.data.detector_outputs import DetectionReader, DetectorEnds, are_boxes_with_scores
 from intact.data.images.boxes import BOXES, CLASSES, CROWDS, IDS, LISTED
 from intact.data.labels import Reference
-from intact.data.metric import ADDED, DETECTIONS, Compared, Metric, MetricFunction, Outputs
+from intact.data.metric import (
+    ADDED,
+    DETECTIONS,
+    Compared,
+    Metric,
+    MetricFunction,
+    OutputRecord,
+    Outputs,
+    PairedOutputs,
+)
 from intact.errors import DataError, UsageError, nearest
 from intact.graph import Graph
-from intact.limits import CONFIDENT, HARDLY_FOUND
+from intact.limits import CONFIDENT, HARDLY_FOUND, OUTPUT_BYTES
 from intact.numerics.detections import (
     Detections,
     average_precisions,
@@ -141,9 +150,10 @@ class DetectionMetric(Metric):
             outputs: Of the model.
             in_float: Of the float model, which tell how to read; None where these are its own.
         """
-        return self._reader(in_float or outputs).read(outputs)
+        return self.reader(in_float or outputs).read(outputs)
 
-    def _reader(self, in_float: Outputs) -> DetectionReader:
+    def reader(self, in_float: Outputs) -> DetectionReader:
+        """Return how outputs are read, as the float model's tell."""
         ends = DetectorEnds(self.boxes, self.scores, self.classes)
         return DetectionReader.of(ends, self.form, self.size, in_float)
 
@@ -169,8 +179,22 @@ class DetectionMetric(Metric):
             DataError: Outputs are no boxes and scores, labels are of another class list, or the
                 float model finds nothing.
         """
-        reader = self._reader(in_float)
+        reader = self.reader(in_float)
         wanted, found = reader.read(in_float), reader.read(quantized)
+        return self.compare_read(reader, wanted, found, references)
+
+    def pairs(self) -> DetectionPairs:
+        """Return what keeps the outputs of both models over a pass, or what was read of them."""
+        return DetectionPairs(self)
+
+    def compare_read(
+        self,
+        reader: DetectionReader,
+        wanted: Sequence[Detections],
+        found: Sequence[Detections],
+        references: Mapping[str, Reference],
+    ) -> Compared:
+        """Compare what was read of the outputs of two models, by image; see `compare`."""
         count = len(wanted)
         for key, each in references.items():
             if key.startswith("labels.") and len(each) != count:
@@ -258,6 +282,51 @@ class DetectionMetric(Metric):
             Detections.of(box, None, kind, None if crowds is None else crowds[at])
             for at, (box, kind) in enumerate(zip(boxes, ids if has_ids else classes, strict=True))
         ]
+
+
+class DetectionPairs(PairedOutputs):
+    """What both models find: outputs are read once they take as much memory as they may.
+
+    A detector has megabytes of them for an image. The first tell how all are read.
+
+    Args:
+        metric: Bound to the model.
+    """
+
+    def __init__(self, metric: DetectionMetric) -> None:
+        super().__init__()
+        self._metric = metric
+        self._reader: DetectionReader | None = None
+        self._read: tuple[list[Detections], list[Detections]] = [], []
+        self._bytes = 0
+
+    def add(
+        self,
+        want: Mapping[str, npt.NDArray[Any]],
+        have: Mapping[str, npt.NDArray[Any]],
+        size: int,
+        count: int,
+    ) -> None:
+        """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
+        super().add(want, have, size, count)
+        self._bytes += sum(each.nbytes for arrays in (want, have) for each in arrays.values())
+        if self._bytes > OUTPUT_BYTES:
+            self._condense()
+
+    def _condense(self) -> DetectionReader:
+        in_float, quantized = (record.outputs() for record in self.records)
+        reader = self._reader = self._reader or self._metric.reader(in_float)
+        for seen, outputs in zip(self._read, (in_float, quantized), strict=True):
+            seen.extend(reader.read(outputs))
+        self.records, self._bytes = (OutputRecord(), OutputRecord()), 0
+        return reader
+
+    def compared(self, metric: Metric, references: Mapping[str, Reference]) -> Compared:
+        """Compare both models by the metric that this was made for."""
+        if self._reader is None:
+            return super().compared(metric, references)
+        reader = self._condense() if self._bytes else self._reader
+        return self._metric.compare_read(reader, *self._read, references)
 
 
 def _against_labels(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from intact.data.metric import DETECTIONS, Outputs
 from intact.errors import DataError
-from intact.numerics.detections import Detections, suppress
+from intact.numerics.detections import Detections, best, suppress
 
 _LEAST = 0.001
 """Scores below count for nothing in a mean average precision."""
@@ -22,6 +22,9 @@ _OVERLAP = 0.7
 """IoU from which on a place's box is left out beside a better one of its class."""
 _SURE = 0.99
 """Share of boxes whose numbers are corners in order, if they are corners."""
+
+_CHOSEN = 6
+"""Numbers of a box that was chosen: two corners, score and class."""
 
 _BOX, _REST = slice(4), slice(4, None)
 
@@ -39,8 +42,10 @@ def are_boxes_with_scores(output: npt.NDArray[Any] | list[npt.NDArray[Any]]) -> 
 
     Other lists of numbers have other ranges in their first four places.
     """
-    rows = [_places_first(each) for each in _by_image(output)]
-    if any(each.shape[1] < 5 for each in rows):
+    rows = _lists(_by_image(output))
+    if _are_turned(rows):
+        rows = [each.T for each in rows]
+    if any(each.shape[1] < 5 for each in rows) or not any(map(len, rows)):
         return False
     boxes, scores = (np.concatenate([r[:, part] for r in rows]) for part in (_BOX, _REST))
     is_whole = scores.shape[1] == 2  # a class number beside the score
@@ -58,6 +63,7 @@ class DetectionReader(NamedTuple):
         is_logit: Whether scores become probabilities by Sigmoid.
         factor: Of x and y, to pixels.
         classes: Number of classes; None where class numbers are given.
+        is_turned: Whether joined rows have the places along their second axis.
     """
 
     ends: DetectorEnds
@@ -66,6 +72,7 @@ class DetectionReader(NamedTuple):
     is_logit: bool
     factor: tuple[float, float]
     classes: int | None
+    is_turned: bool = False
 
     @staticmethod
     def of(
@@ -88,7 +95,9 @@ class DetectionReader(NamedTuple):
             if each not in outputs:
                 raise DataError(f"metric {DETECTIONS}: the model has no output {each!r}")
         if not ends.scores:
-            rows = [_places_first(each) for each in _by_image(outputs[name])]
+            rows = _lists(_by_image(outputs[name]))
+            reader = reader._replace(is_turned=_are_turned(rows))
+            rows = [each.T for each in rows] if reader.is_turned else rows
             if any(each.shape[1] < 5 for each in rows):
                 raise DataError(
                     f"metric {DETECTIONS}: rows of {name!r} have {rows[0].shape[1]} numbers, too "
@@ -96,8 +105,10 @@ class DetectionReader(NamedTuple):
                     remedy="name the outputs with --boxes and --scores",
                 )
             width = rows[0].shape[1]
-            whole = all(np.allclose(each[:, 5], np.rint(each[:, 5])) for each in rows if width == 6)
-            reader = reader._replace(is_chosen=width == 6 and whole)
+            whole = all(
+                np.allclose(each[:, 5], np.rint(each[:, 5])) for each in rows if width == _CHOSEN
+            )
+            reader = reader._replace(is_chosen=width == _CHOSEN and whole)
         raw = [reader._raw(outputs, at) for at in range(len(_by_image(outputs[name])))]
         everything = np.concatenate([scores.ravel() for _, scores, _ in raw])
         widths = {scores.shape[1] for _, scores, kinds in raw if kinds is None}
@@ -126,7 +137,8 @@ class DetectionReader(NamedTuple):
         """
         boxes = _image(outputs[self.ends.boxes], at)
         if not self.ends.scores:
-            rows = _places_first(boxes)
+            (rows,) = _lists([boxes])
+            rows = rows.T if self.is_turned else rows
             if self.is_chosen:
                 return rows[:, :4], rows[:, 4:5], rows[:, 5]
             return rows[:, :4], rows[:, 4:], None
@@ -166,7 +178,7 @@ class DetectionReader(NamedTuple):
         boxes = _corners(boxes, self.form) * np.tile(self.factor, 2)
         if kinds is not None:
             found = Detections.of(boxes, scores[:, 0], np.rint(kinds))
-            return found.at(found.scores >= _LEAST)
+            return best(found.at(found.scores >= _LEAST))
         place, kind = np.nonzero(scores >= _LEAST)
         found = Detections.of(boxes[place], scores[place, kind], kind)
         return suppress(found, _OVERLAP)
@@ -195,13 +207,25 @@ def _image(outputs: npt.NDArray[Any] | list[npt.NDArray[Any]], at: int) -> npt.N
     return array
 
 
-def _places_first(joined: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return ``[places, numbers]``: a net has more places than numbers for each."""
-    while joined.ndim > 2 and joined.shape[0] == 1:
-        joined = joined[0]
-    if joined.ndim != 2:
-        raise DataError(
-            f"an output of shape {list(joined.shape)} an image is no list of boxes with scores",
-            remedy="name the outputs with --boxes and --scores",
-        )
-    return joined.T if joined.shape[0] < joined.shape[1] else joined
+def _lists(images: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """Return the outputs of images without leading axes of 1, of two axes each."""
+    lists = [_image([each], 0) for each in images]
+    for each in lists:
+        if each.ndim != 2:
+            raise DataError(
+                f"an output of shape {list(each.shape)} an image is no list of boxes with scores",
+                remedy="name the outputs with --boxes and --scores",
+            )
+    return lists
+
+
+def _are_turned(lists: Sequence[npt.NDArray[Any]]) -> bool:
+    """Tell whether the places are along the second axis.
+
+    That is the longer one, or the only one whose length is not the same in all images: a net that
+    chooses its boxes may find few, or none.
+    """
+    firsts, seconds = ({each.shape[axis] for each in lists} for axis in (0, 1))
+    if len(firsts) != len(seconds):
+        return len(firsts) < len(seconds)
+    return all(each.shape[0] < each.shape[1] > _CHOSEN for each in lists)

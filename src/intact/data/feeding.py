@@ -140,7 +140,8 @@ def arrange_feeds(
     """Tell the feeds in the arrays of a source apart.
 
     Of each input there is one array for all samples, in the model's own shape, or one for each
-    along a further first axis, from which an axis of 1 may be left out.
+    along a further first axis, from which an axis of 1 may be left out. Arrays that all have the
+    model's own shapes are one feed, where they do not have the same number of samples.
 
     Args:
         source: What to call the data in messages.
@@ -168,6 +169,9 @@ def arrange_feeds(
     }
     lengths = {name: len(array) for name, array in arrays.items() if forms[name] is not _Form.WHOLE}
     if len(set(lengths.values())) > 1:
+        if all(fits(array.shape, specs[name].shape) for name, array in arrays.items()):
+            # Axis 0 counts something else in each, as the atoms and the bonds of a molecule.
+            return FeedsOfArrays(1, arrays, dict.fromkeys(arrays, _Form.WHOLE), specs)
         raise DataError(
             f"{source}: inputs have different numbers of samples: {lengths}",
             remedy="give the same number for each input, and name inputs that are the same for "

@@ -140,6 +140,10 @@ class Metric:
             )
         return Compared({name: (figure, after[name]) for name, figure in before.items()}, {})
 
+    def pairs(self) -> PairedOutputs:
+        """Return what keeps the outputs of both models over a pass."""
+        return PairedOutputs()
+
     def _figure(self, value: object, where: str) -> float:
         plain = value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
         # True is a Real in Python; a metric that returns it forgot to count.
@@ -194,3 +198,35 @@ class OutputRecord:
 
     def _real(self, arrays: list[npt.NDArray[Any]]) -> list[Reference]:
         return [array[:count] for array, count in zip(arrays, self._counts, strict=True)]
+
+
+class PairedOutputs:
+    """All outputs of both models over a pass, for a metric.
+
+    Attributes:
+        records: Of the float model, and of the quantized one.
+    """
+
+    def __init__(self) -> None:
+        self.records = OutputRecord(), OutputRecord()
+
+    def add(
+        self,
+        want: Mapping[str, npt.NDArray[Any]],
+        have: Mapping[str, npt.NDArray[Any]],
+        size: int,
+        count: int,
+    ) -> None:
+        """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
+        for record, outputs in zip(self.records, (want, have), strict=True):
+            record.add(outputs, size, count)
+
+    def join(self, more: PairedOutputs) -> None:
+        """Add all that another holds, behind."""
+        for record, other in zip(self.records, more.records, strict=True):
+            record.join(other)
+
+    def compared(self, metric: Metric, references: Mapping[str, Reference]) -> Compared:
+        """Compare both models by a metric."""
+        in_float, quantized = (record.outputs() for record in self.records)
+        return metric.compare(in_float, quantized, references)

@@ -42,7 +42,6 @@ from intact.graph.passes.split_heads import split_heads, transpose_heads
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.window_pads import write_pads
-from intact.graph.traversal import bodies
 
 _MOST_ROUNDS = 10
 """Folding enables rules and rules enable folding; three rounds were enough for every model so
@@ -186,7 +185,7 @@ def _simplify(model: ir.Model) -> None:
         library.infer_shapes(model)
         # One sum for all rounds, or each could fill as much again.
         room, unrolled, is_protected = MOST_FILLED, 0, False
-        has_bodies = any(next(bodies(node), None) is not None for node in model.graph)
+        has_bodies = any(map(library.is_written_out, model.graph))
         for _ in range(_MOST_ROUNDS):
             changed, more = _write_out_bodies(model, unrolled) if has_bodies else (False, 0)
             unrolled += more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -44,6 +45,7 @@ __all__ = [
     "output_channel_axis",
     "output_channels",
     "outputs_of_choices",
+    "outputs_of_vectors",
     "weight_scale_axis",
     "weight_slot",
 ]
@@ -315,6 +317,32 @@ def _is_chosen(value: ir.Value) -> bool:
             return True
         pending += [given for given in node.inputs if given is not None]
     return False
+
+
+_SCATTERS = (operators.ScatterND.name, operators.ScatterElements.name)
+
+
+def outputs_of_vectors(outputs: Iterable[ir.Value]) -> frozenset[str]:
+    """Return the names of outputs that are features or embeddings, and no scores of classes.
+
+    Scores come from a layer, perhaps as probabilities. What a normalization, an activation without
+    an upper end or a scatter gives is a vector, of which the largest number says nothing.
+    """
+    return frozenset(str(value.name) for value in outputs if _is_vector(value))
+
+
+def _is_vector(value: ir.Value) -> bool:
+    node: ir.Node | None = value.producer()
+    while node is not None and node.op_type not in _SCATTERS and moves_values(node):
+        data = node.inputs[0] if node.inputs else None
+        node = None if data is None else data.producer()
+    if node is None:
+        return False
+    spec = facts(node)
+    is_bound = spec.clamps and spec.low == -math.inf  # a Clip of scores
+    is_open = spec.high == math.inf and not is_bound  # no probabilities
+    is_function = spec.kind in (OpKind.NORMALIZATION, OpKind.ACTIVATION)
+    return (is_function and is_open) or node.op_type in _SCATTERS
 
 
 def _is_whole(value: ir.Value) -> bool:

@@ -21,6 +21,8 @@ FEW = 16
 """Samples up to which one class for all of them is nothing odd."""
 _ENOUGH, _FAR_MORE = 8, 4
 """Samples, and times as many right answers, at least, to say that labels are shifted."""
+_UNIT = 1e-3
+"""How far the length of a row may be from 1."""
 CLASSES = 10
 """Columns from which on an output without labels is taken for one of classes."""
 
@@ -74,7 +76,15 @@ def are_classes(
     """Tell whether an output is one of classes, of which the samples have several."""
     if labels is not None:
         return bool((labels != labels[0]).any())
-    return bool(scores.size) and (scores.shape[1] >= CLASSES or _are_probabilities(scores))
+    if not scores.size or are_unit_vectors(scores):
+        return False
+    return scores.shape[1] >= CLASSES or _are_probabilities(scores)
+
+
+def are_unit_vectors(scores: npt.NDArray[np.floating]) -> bool:
+    """Tell whether each row has length 1, as embeddings have, and no answer alone is 1."""
+    lengths = np.sqrt(np.square(scores, dtype=np.float64).sum(axis=1))
+    return bool((np.abs(lengths - 1) < _UNIT).all()) and not _are_probabilities(scores)
 
 
 def is_one_class(scores: npt.NDArray[np.floating]) -> bool:

@@ -95,10 +95,11 @@ class EvaluateOptions(
     top_k: int = option(
         Whole(least=1), 5, "Also count how often the right class is among so many best ones."
     )
-    batch: int = option(
+    batch: int | None = option(
         Whole(least=1),
-        EVALUATED_AT_ONCE,
-        "Samples in one run. The latency is of one sample, where the model takes one.",
+        None,
+        f"Samples in one run; left out, {EVALUATED_AT_ONCE}, and fewer where tensors are large. "
+        "The latency is of one sample, where the model takes one.",
     )
 
 
@@ -249,8 +250,11 @@ class CompareOptions(LabelOptions, ComparisonOptions):
     samples: int | None = option(
         Count(), None, "Use at most so many samples for the accuracy; left out, all."
     )
-    batch: int = option(
-        Whole(least=1), EVALUATED_AT_ONCE, "Samples in one run for accuracy and latency."
+    batch: int | None = option(
+        Whole(least=1),
+        None,
+        f"Samples in one run for accuracy and latency; left out, {EVALUATED_AT_ONCE}, and fewer "
+        "where tensors are large.",
     )
 
 

@@ -290,6 +290,20 @@ def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], message:
     assert found.value.remedy
 
 
+@pytest.mark.parametrize("zeros", [None, np.linspace(-3, 9, 12, dtype=np.float16).reshape(6, 2)])
+def test_a_model_of_float16_is_written_in_float32(zeros: np.ndarray | None) -> None:
+    model = foreign(zeros=zeros, scales=(SCALES / 7).astype(np.float16), accuracy_level=0)
+    for port in (*model.graph.input, *model.graph.output):
+        port.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    inputs = {"x": np.random.default_rng(1).normal(size=(5, 40)).astype(np.float16)}
+    result = intact.read_quantized(model)
+    (product,) = nodes(deployed(result), "MatMulNBits")
+    assert attributes(product)["bits"] == 4
+    expected = run(model, inputs).astype(np.float32)
+    found = run(deployed(result), inputs).astype(np.float32)
+    np.testing.assert_allclose(found, expected, atol=0.01 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("level", [0, 4])
 @pytest.mark.parametrize("zeros", [[-3.25, 9.0625], [8.0, 7.0], [0.0, 0.0], [20.1, 1 / 3]])
 def test_zero_points_between_codes_are_kept(zeros: list[float], level: int) -> None:

@@ -328,3 +328,87 @@ def test_what_turns_append_to_a_sequence_is_joined(place: str) -> None:
     graph = normalize(source)
     assert set(operators(graph)) <= {"Add", "Concat", "Unsqueeze", "Mul"}
     assert_same(source, graph, {"x": X})
+
+
+def test_what_is_appended_without_a_loop_is_joined() -> None:
+    source = model_of(
+        """
+        empty = SequenceEmpty ()
+        one = SequenceInsert(empty, x)
+        twice = Add(x, x)
+        two = SequenceInsert(one, twice)
+        y = ConcatFromSequence <axis = 0, new_axis = 1> (two)
+        """,
+        outputs="float[2,3] y",
+    )
+    source.graph.value_info.clear()
+    graph = normalize(source)
+    assert set(operators(graph)) <= {"Add", "Concat", "Unsqueeze"}
+    assert_same(source, graph, {"x": X})
+
+
+def test_a_split_to_a_sequence_is_written_for_the_opset_of_the_model() -> None:
+    source = model_of(
+        """
+        size = Constant <value_int = 1> ()
+        place = Constant <value_int = 2> ()
+        parts = SplitToSequence <axis = 0> (x, size)
+        y = SequenceAt(parts, place)
+        """,
+        outputs="float[1] y",
+    )
+    assert source.opset_import[0].version < 18  # since which a Split counts its parts
+    graph = normalize(source)
+    assert "SplitToSequence" not in operators(graph)
+    assert_same(source, graph, {"x": X})
+
+
+def test_turns_may_give_a_constant_of_the_body() -> None:
+    source = model_of(
+        """
+        n = Constant <value_int = 3> ()
+        y, all = Loop <body = body (int64 i, bool c, float[3] s) => (bool d, float[3] t, float[1] u)
+            <float[1] u = {2.0}>
+            { t = Neg(s) d = Identity(c) }> (n, , x)
+        """,
+        outputs="float[3] y, float[3,1] all",
+    )
+    graph = normalize(source)
+    assert "Loop" not in operators(graph)
+    assert_same(source, graph, {"x": X})
+
+
+def test_a_loop_without_a_number_of_turns_counts_for_itself() -> None:
+    source = model_of(
+        """
+        yes = Constant <value = bool {1}> ()
+        y = Loop <body = body (int64 i, bool c, float[3] s) => (bool d, float[3] t)
+            { two = Constant <value_int = 2> () t = Add(s, s) d = Less(i, two) }> ( , yes, x)
+        """
+    )
+    graph = normalize(source)
+    assert operators(graph)["Loop"] == 0
+    assert_same(source, graph, {"x": X})
+
+
+def test_turns_behind_the_end_read_no_place_that_is_not_there() -> None:
+    source = model_of(
+        """
+        n = Constant <value_int = 10> ()
+        zero = Constant <value = float {0.0}> ()
+        y = Loop <body = body (int64 i, bool c, float s) => (bool d, float t)
+            { v = Gather <axis = 0> (x, i)
+              t = Add(s, v)
+              one = Constant <value_int = 1> ()
+              next = Add(i, one)
+              d = Less(next, end) }> (n, , zero)
+        """,
+        "float[3] x, int64 end",
+        "float y",
+    )
+    for value in (*source.graph.input, *source.graph.output):
+        value.type.tensor_type.shape.SetInParent()
+    graph = expand(normalize(source), ["Loop"])
+    assert "Loop" not in operators(graph)
+    for end in (1, 3):
+        assert_same(source, graph, {"x": X, "end": np.array(end)})

@@ -90,3 +90,18 @@ def test_a_huge_channel_in_front_of_a_depthwise_layer_gains(kind: str, name: str
     assert gain.kept
     assert gain.after > gain.before + 3
     assert "HardSigmoid" not in {node.op_type for node in after.nodes} & set(target.expand)
+
+
+@pytest.mark.parametrize("tokens", [5, 8])
+def test_a_gate_between_dense_layers_is_scaled_along_the_last_axis(tokens: int) -> None:
+    b = ModelBuilder(seed=4)
+    weight = b.random.normal(size=(8, 8)) * [60, 1, 2, 1, 0.5, 1, 1, 2]
+    x = b.node("MatMul", b.input("x", ["batch", tokens, 8]), b.constant(weight.astype(np.float32)))
+    x = b.node("Mul", x, b.node("Sigmoid", x))
+    b.node("MatMul", x, b.constant(b.random.normal(size=(8, 8)).astype(np.float32)), out="y")
+    b.output("y")
+    model = b.build()
+    graph = normalize(model)
+    after = equalize(graph, seen_by(graph, model), per_channel=True)
+    assert len(after.nodes) == len(graph.nodes) + 1
+    np.testing.assert_allclose(outputs(after, model), outputs(graph, model), rtol=1e-4, atol=1e-4)

@@ -15,7 +15,15 @@ import onnx_ir as ir
 from intact.analyze.doubts import doubts_of
 from intact.analyze.evaluation.by_length import LENGTH, LengthWatch
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
-from intact.analyze.evaluation.run import Models, Pass, Scores, Watch, own_runtime, run_both
+from intact.analyze.evaluation.run import (
+    Models,
+    Pass,
+    Scores,
+    Watch,
+    evaluated_at_once,
+    own_runtime,
+    run_both,
+)
 from intact.analyze.evaluation.text import PerplexityFigures, TextFigures, TextMetric, TextScores
 from intact.analyze.verdict import Judgement, Measured, Verdict, verdict
 from intact.data.batching import Batch, real_samples, sample_count
@@ -29,7 +37,9 @@ from intact.errors import DataError, ExportError, IntactError, UsageError
 from intact.formats.base.format import Deployed
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
-from intact.limits import EVALUATED_AT_ONCE, LITTLE_DB
+from intact.graph.ops import outputs_of_vectors
+from intact.limits import LITTLE_DB
+from intact.numerics.answers import are_unit_vectors
 from intact.numerics.metrics import (
     AccuracyDifference,
     accuracy_difference,
@@ -53,7 +63,7 @@ def evaluate_result(
     samples: Samples,
     *,
     reference: Graph | None = None,
-    batch: int = EVALUATED_AT_ONCE,
+    batch: int | None = None,
     threads: int = 0,
     metric: Metric | TextMetric | None = None,
     top_k: int = 5,
@@ -69,7 +79,8 @@ def evaluate_result(
         result: What quantization gave.
         samples: Evaluation data, with ``labels`` if there are any.
         reference: The float model to compare with; None for the result's own.
-        batch: Samples in one run; the latency is of one sample where the model takes one.
+        batch: Samples in one run, None for as many as `evaluated_at_once`; the latency is of one
+            sample where the model takes one.
         threads: Threads inside one operator; 0 lets the runtime choose.
         metric: Scores all outputs of each model after the pass. Only then are they all kept in
             memory, with what comes along with the samples; else that is the first output alone,
@@ -92,15 +103,15 @@ def evaluate_result(
             outputs.
     """
     for what, number in (("batch", batch), ("top_k", top_k)):
-        if number < 1:
+        if number is not None and number < 1:
             raise UsageError(f"{what} is {number}", remedy="give 1 or more")
     asked = metric if isinstance(metric, TextMetric) else None
     metric = None if isinstance(metric, TextMetric) else metric
     if metric is not None:
         metric = metric.bound(result.plan.graph)
     samples = replace(samples, keep_references=metric is not None)
-    size = samples.batch_size(1 if by == LENGTH else batch)
     graph = result.plan.graph if reference is None else reference
+    size = samples.batch_size(1 if by == LENGTH else batch or evaluated_at_once(graph))
     _refuse_other_ends(graph, result.plan.graph)
     text = TextScores.of(graph, asked)
     lengths = None if by is None else _length_watch(graph, samples, cluster)
@@ -112,9 +123,9 @@ def evaluate_result(
         models = Models(graph, result, threads)
         runtime = models.runtime
         begin(samples.progress, "evaluating")
-        keeps = metric is not None
+        kept = None if metric is None else metric.pairs()
         # One pass for all figures: samples may be slow to read, or come in another order next time.
-        seen, first = run_both(models, samples, size, keeps_outputs=keeps, text=text, watch=watch)
+        seen, first = run_both(models, samples, size, kept=kept, text=text, watch=watch)
     else:
         from intact.analyze.evaluation.shards import EvaluationJob, run_both_on
 
@@ -128,16 +139,16 @@ def evaluate_result(
     if scored is not None and labels is not None and scores is not None:
         scored(scores[1], labels)
     metrics = Compared({}, {})
-    if metric is not None:
-        in_float, quantized = (record.outputs() for record in seen.records)
-        metrics = metric.compare(in_float, quantized, samples.references())
+    if metric is not None and seen.outputs is not None:
+        metrics = seen.outputs.compared(metric, samples.references())
     outputs = {name: _compared(seen, name) for name in seen.errors}
+    vectors = seen.output in outputs_of_vectors(graph.outputs)
     error = outputs[seen.output]
     evaluation = Evaluation(
         samples=seen.samples,
         output=seen.output,
         accuracy=_accuracy(seen, labels, top_k),
-        agreement=None if scores is None else 100 * agreement(*scores),
+        agreement=_agreement(scores, is_vector=labels is None and vectors),
         sqnr_db=error.sqnr_db,
         cosine=error.cosine,
         equal=error.equal,
@@ -173,6 +184,13 @@ def evaluate_result(
     evaluation.verdict = _of_detector(judged, of_model, first)
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _agreement(scores: tuple[Scores, Scores] | None, *, is_vector: bool) -> float | None:
+    """Return the percent of samples with one best class; None of embeddings, which have none."""
+    if scores is None or is_vector or are_unit_vectors(scores[0]):
+        return None
+    return 100 * agreement(*scores)
 
 
 def _compared(seen: Pass, name: str) -> OutputComparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from intact.analyze.evaluation.text import TextScores
 from intact.data.batching import Batch
 from intact.data.feeding import Carried
-from intact.data.metric import OutputRecord
+from intact.data.metric import PairedOutputs
 from intact.data.stream import Samples
 from intact.engines.exact_sums import saturates_pairs
 from intact.engines.executor import Arrays, Run, integer_run, simulated_run
@@ -21,7 +22,8 @@ from intact.formats.base.format import Deployed, Runtime
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import FORMATS, ONNX_QDQ
 from intact.graph import Graph
-from intact.graph.ops import outputs_of_choices
+from intact.graph.ops import is_constant, outputs_of_choices
+from intact.limits import EVALUATED_AT_ONCE, EVALUATED_BYTES
 from intact.numerics.error_sums import ErrorSums
 from intact.numerics.metrics import Equality
 from intact.plan.points import has_logarithmic_levels
@@ -30,6 +32,9 @@ from intact.targets import target_names
 from intact.targets.advice import quantize_for_saturating_pairs
 
 Scores = npt.NDArray[np.float32]
+_BYTES = 4
+"""Bytes of a float."""
+
 Watch: TypeAlias = Callable[[Batch, Arrays, Arrays, int], None]
 
 
@@ -86,6 +91,21 @@ def _integer_run(result: Result, threads: int) -> tuple[str, Run]:
     return f"integer engine for {result.plan.target.name}", run
 
 
+def evaluated_at_once(graph: Graph) -> int:
+    """Return how many samples a pass runs at once: fewer where tensors are large.
+
+    The number follows from the model alone, as the last bits of floats may depend on it.
+    """
+    results, largest = 0, 1
+    for value in graph.values:
+        lengths = [n for n in value.shape or () if isinstance(n, int)]
+        size = _BYTES * math.prod(lengths)
+        if not is_constant(value):
+            largest = max(largest, size)
+        results += size if value.is_graph_output() else 0
+    return max(1, min(EVALUATED_AT_ONCE, EVALUATED_BYTES // max(largest, results)))
+
+
 class Models:
     """The float and the quantized model, ready to run.
 
@@ -115,7 +135,7 @@ class Pass:
         output: Name of the output that is scored.
         errors: Sums of errors by output.
         choices: How much is equal of those outputs that hold choices; empty before the first batch.
-        records: All outputs of both models, if there is a metric.
+        outputs: All outputs of both models, if there is a metric.
         pairs: The scored output, batch by batch: scores, or the number of the class alone, ``[n,
             1]``. Empty once it has no classes: anything else may be as large as the samples.
         shape: Shape of the scored output in the last batch.
@@ -126,7 +146,7 @@ class Pass:
 
     output: str
     errors: dict[str, ErrorSums]
-    records: tuple[OutputRecord, ...]
+    outputs: PairedOutputs | None
     choices: dict[str, Equality | None] = field(default_factory=dict)
     pairs: list[tuple[Scores, Scores]] = field(default_factory=list)
     shape: tuple[int, ...] = ()
@@ -139,14 +159,16 @@ class Pass:
     def of(
         outputs: Sequence[str],
         *,
-        keeps_outputs: bool,
+        kept: PairedOutputs | None = None,
         text: TextScores | None = None,
         choices: Iterable[str] = (),
     ) -> Pass:
-        """Begin a pass over outputs of these names, the first of which is scored."""
+        """Begin a pass over outputs of these names, the first of which is scored.
+
+        Those of both models are added to ``kept``.
+        """
         errors = {name: ErrorSums() for name in outputs}
-        records = (OutputRecord(), OutputRecord()) if keeps_outputs else ()
-        return Pass(outputs[0], errors, records, dict.fromkeys(choices), text=text)
+        return Pass(outputs[0], errors, kept, dict.fromkeys(choices), text=text)
 
     def add(self, want: Arrays, have: Arrays, size: int, count: int) -> None:
         """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
@@ -170,8 +192,8 @@ class Pass:
             sums.add(first, second)
             if name in self.choices:
                 self._add_choices(name, Equality.of(first, second, len(first)))
-        for record, arrays in zip(self.records, (want, have), strict=False):
-            record.add(arrays, size, count)
+        if self.outputs is not None:
+            self.outputs.add(want, have, size, count)
 
     def _classes(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the scored output; numbers of classes as ``[n, 1]``, whatever axes they have."""
@@ -194,8 +216,8 @@ class Pass:
             sums.join(more.errors[name])
         for name, found in more.choices.items():
             self._add_choices(name, found)
-        for record, other in zip(self.records, more.records, strict=True):
-            record.join(other)
+        if self.outputs is not None and more.outputs is not None:
+            self.outputs.join(more.outputs)
         self.sees_what_follows |= more.sees_what_follows
         if self.text is not None and more.text is not None:
             self.text.take(more.text.rows())
@@ -226,7 +248,7 @@ def run_both(
     samples: Samples,
     size: int,
     *,
-    keeps_outputs: bool,
+    kept: PairedOutputs | None = None,
     text: TextScores | None = None,
     watch: Watch | None = None,
 ) -> tuple[Pass, Batch]:
@@ -236,7 +258,7 @@ def run_both(
         models: The models.
         samples: The samples.
         size: Samples of a batch.
-        keeps_outputs: Keep all outputs, for a metric.
+        kept: Takes all outputs, for a metric.
         text: Scores a language model; None for others.
         watch: Called with each batch, the outputs of both models, and how many samples are real.
 
@@ -245,7 +267,7 @@ def run_both(
     """
     seen = Pass.of(
         models.in_float.outputs,
-        keeps_outputs=keeps_outputs,
+        kept=kept,
         text=text,
         choices=outputs_of_choices(models.graph.outputs),
     )

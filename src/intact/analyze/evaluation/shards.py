@@ -21,6 +21,7 @@ from intact.analyze.evaluation.run import Models, Pass, run_both
 from intact.analyze.evaluation.text import TextMetric, TextScores
 from intact.calibrate.shards import SampleMap
 from intact.data.batching import Batch
+from intact.data.metric import PairedOutputs
 from intact.data.shards import Array, encode
 from intact.data.stream import Samples
 from intact.errors import DataError
@@ -109,8 +110,8 @@ class EvaluationJob(NamedTuple):
         def run_shard(samples: Samples) -> _Reply:
             # Each part counts for itself; the parts are joined where they come together.
             text = None if self.text is None else self.text.anew()
-            keeps = self.keeps_outputs
-            found, _ = run_both(models, samples, self.size, keeps_outputs=keeps, text=text)
+            kept = PairedOutputs() if self.keeps_outputs else None
+            found, _ = run_both(models, samples, self.size, kept=kept, text=text)
             return _reply_of(models.runtime, found)
 
         return run_shard
@@ -155,7 +156,8 @@ def _joined(one: Pass, more: Pass) -> Pass:
 
 def _pass_of(seen: _Reply, size: int, text: TextScores | None) -> Pass:
     """Read a reply, the inverse of `_reply_of`."""
-    found = Pass.of(tuple(seen.errors), keeps_outputs=bool(seen.outputs))
+    kept = PairedOutputs() if seen.outputs else None
+    found = Pass.of(tuple(seen.errors), kept=kept)
     if seen.text is not None and text is not None:
         found.text, found.sees_what_follows = text.anew(), seen.sees_what_follows
         found.text.take({name: each.array() for name, each in seen.text.items()})
@@ -166,7 +168,7 @@ def _pass_of(seen: _Reply, size: int, text: TextScores | None) -> Pass:
     }
     if seen.scores is not None:
         found.pairs = [(seen.scores[0].array(), seen.scores[1].array())]
-    for record, batches in zip(found.records, seen.outputs, strict=True):
+    for record, batches in zip(kept.records if kept else (), seen.outputs, strict=True):
         for each in batches:
             arrays = {name: array.array() for name, array in each.arrays.items()}
             record.add(arrays, size, each.count)
@@ -184,7 +186,7 @@ def _reply_of(runtime: str, found: Pass) -> _Reply:
         None if scores is None else (Array.of(scores[0]), Array.of(scores[1])),
         tuple(
             tuple(_Outputs(_sendable(arrays), count) for arrays, count in record.batches())
-            for record in found.records
+            for record in (found.outputs.records if found.outputs else ())
         ),
         None if found.text is None else _sendable(found.text.rows()),
         found.sees_what_follows,

@@ -15,6 +15,7 @@ from intact import __version__
 from intact._files import write_whole
 from intact.analyze.diagnose.evidence import DIAGNOSED
 from intact.analyze.diagnose.findings import CAUSES, Finding
+from intact.analyze.evaluation.run import evaluated_at_once
 from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report import figures
@@ -35,7 +36,6 @@ from intact.formats.base.report import Verification
 from intact.formats.registry import ONNX_QDQ
 from intact.limits import (
     DRAWN,
-    EVALUATED_AT_ONCE,
     INSPECTED,
     REPORTED_ELEMENTS,
     VERIFIED,
@@ -344,7 +344,7 @@ def _kernel_times(result: Result, samples: Samples, runs: int, *, threads: int) 
     from intact.formats.onnx_qdq.executed import profile_kernels
 
     # Kernels are compared with the latency beside them, so they run on as large a batch.
-    feeds, _ = next(iter(samples.batches(samples.batch_size(EVALUATED_AT_ONCE))))
+    feeds, _ = next(iter(samples.batches(samples.batch_size(evaluated_at_once(result.plan.graph)))))
     exact = not result.plan.target.saturates_pairs
     kernels = profile_kernels(result.exported.model, feeds, runs=runs, threads=threads, exact=exact)
     times: dict[str, float] = {}

@@ -35,6 +35,7 @@ from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.replace import add_constant, replace_value
+from intact.graph.passes.widen import widen_floats
 from intact.graph.traversal import nodes_of
 from intact.ops import functions
 from intact.ops.operators import Add, Clip, Constant, Div, Mul, Sub, is_a
@@ -235,6 +236,8 @@ def read_qdq(
     library.sort_nodes(model)
     make_names_unique(model)
     library.lift_constants(model)
+    if has_blocks(model):
+        widen_floats(model)  # a plan computes in float32; pairs with scales of float16 are refused
     remove_no_ops(model)
     library.remove_unused(model)
     library.infer_shapes(model)

@@ -145,6 +145,13 @@ class Inliner:
     def share_constants(self, node: ir.Node, body: ir.Graph) -> None:
         """Move the constants of a body to the graph of its node."""
         constants = list(body.initializers.values())
+        for slot, value in enumerate(body.outputs):
+            if value in constants:  # of a copy, a value of another graph is no output
+                copy = ir.Node("", Identity.name, [value])
+                copy.outputs[0].name = self._names.fresh(str(value.name))
+                copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
+                body.append(copy)
+                body.outputs[slot] = copy.outputs[0]
         body.initializers.clear()
         self._rename(constants)
         for value in constants:

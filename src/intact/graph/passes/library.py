@@ -40,9 +40,11 @@ from intact.ops.operators import (
     Reshape,
     Scan,
     SequenceConstruct,
+    SequenceInsert,
     Shape,
     Size,
     Slice,
+    Split,
     Squeeze,
     Transpose,
     Unsqueeze,
@@ -62,6 +64,9 @@ _TRIED = "intact.shapes_tried"
 
 _HIDDEN_IF = "IntactIf"
 """No operator of ONNX."""
+
+_COUNTED_SPLIT = 18
+"""From this opset on a Split without lengths says how many parts it makes."""
 
 _KEEP = QUANTIZERS | types_of(ConstantOfShape)
 """Operators that are not folded: they are more compact or more informative than their result."""
@@ -310,7 +315,21 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
             modified = True
             # What was computed may be what the library's own folding waited for.
             work()
+        _forget_later_attributes(model)
         return modified
+
+
+def is_written_out(node: ir.Node) -> bool:
+    """Tell whether a node is one whose parts may take its place: with bodies, or of a sequence."""
+    return is_a(node, SequenceInsert) or next(bodies(node), None) is not None
+
+
+def _forget_later_attributes(model: ir.Model) -> None:
+    """Remove what a Split has in later opsets only: the library writes a SplitToSequence so."""
+    if model.opset_imports.get("", 0) < _COUNTED_SPLIT:
+        for node in nodes_of(model.graph):
+            if is_a(node, Split):
+                node.attributes.pop("num_outputs", None)  # equal parts without it
 
 
 def _may_learn_sizes(model: ir.Model) -> bool:

@@ -45,6 +45,9 @@ MOST_UNROLLED = 1000
 """Nodes that loops may become: each is observed, placed and written. What needs more stays a loop,
 which a runtime computes in float."""
 
+_ENDLESS = np.array(np.iinfo(np.int64).max)
+"""Turns of a Loop that only its condition ends."""
+
 _COPIES = types_of(Identity, Cast)
 """Operators behind which a condition is the same."""
 
@@ -130,8 +133,13 @@ def choose_turns(editor: Editor, node: ir.Node) -> None:
     inliner.share_constants(node, body)
     goes_on = input_value(node, 1) or inliner.constant(node, np.array(True))
     states, choices = cast("list[ir.Value]", given), []
+    picks = bool(body.inputs[0].uses()) and any(facts(n).moves_axes for n in nodes_of(body))
+    number = inliner.count(node, body, 0)
     for turn in range(turns):
-        turn_inputs = (inliner.count(node, body, turn), goes_on, *states)
+        count = inliner.count(node, body, turn)
+        # Behind the end, a place of that number need not be there.
+        number = inliner.choice(node, goes_on, count, number) if picks and turn else count
+        turn_inputs = (number, goes_on, *states)
         condition, *changed = inliner.turn(node, body, turn_inputs)
         triples = [(goes_on, *pair) for pair in zip(changed, states, strict=True)]
         states = [inliner.choice(node, *triple) for triple in triples]
@@ -237,8 +245,8 @@ def _turns(node: ir.Node, body: ir.Graph, opset: int) -> int | None:
 
 
 def _loop_turns(node: ir.Node, body: ir.Graph, opset: int) -> int | None:
-    turns = constant_array(input_value(node, 0))
-    given = input_value(node, 1)
+    most, given = input_value(node, 0), input_value(node, 1)
+    turns = _ENDLESS if most is None else constant_array(most)
     begins = np.array(True) if given is None else constant_array(given)
     if turns is None or turns.size != 1:
         return None

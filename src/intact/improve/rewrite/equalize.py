@@ -130,10 +130,13 @@ class Equalization:
             )
             _write(copy.model.graph, copy.node(str(node.name)), layer, 1 / into, out)
         is_gated = False
+        is_last = {each.value: each.is_last for each in self.ties.tensors}
         for node, ids in self.ties.gates.items():
             factors = 1 / _exp(logarithms, ids)
-            if (factors != 1.0).any():
-                _scale_gate(editor, editor.nodes_by_name[str(node.name)], factors)
+            read = node.inputs[0]
+            if read is not None and (factors != 1.0).any():
+                gate = editor.nodes_by_name[str(node.name)]
+                _scale_gate(editor, gate, factors, is_last=is_last[read])
                 is_gated = True
         if not is_gated:
             return Graph(editor.model)
@@ -308,12 +311,18 @@ def _write(graph: ir.Graph, node: ir.Node, layer: Layer, into: Doubles, out: Dou
         remember(node, _scale_norm(norm, out))
 
 
-def _scale_gate(editor: Editor, node: ir.Node, factors: Doubles) -> None:
-    """Multiply what a gate reads; a HardSwish becomes the product that it stands for."""
+def _scale_gate(editor: Editor, node: ir.Node, factors: Doubles, *, is_last: bool) -> None:
+    """Multiply what a gate reads; a HardSwish becomes the product that it stands for.
+
+    Args:
+        editor: Of the graph.
+        node: The gate.
+        factors: One for each channel.
+        is_last: Whether the channels are the last axis; else they are axis 1.
+    """
     (value,) = node.inputs
     if value is None or value.shape is None:
         return
-    is_last = len(value.shape) == 2 or value.shape[1] != factors.size
     shape = (-1,) if is_last else (-1, *[1] * (len(value.shape) - 2))
     name = f"{node.name}_scale"
     scale = editor.initializer(f"{name}_factors", factors.astype(np.float32).reshape(shape))
