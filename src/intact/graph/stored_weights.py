@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from intact.graph.ops import input_value, is_constant
 from intact.ops import IN_BLOCKS, RECURRENT, STORABLE
-from intact.ops.operators import Gather, Gemm
+from intact.ops.movers import Gather
+from intact.ops.operators import Gemm
 
 _RECURRENT_SLOTS = (1, 2)
 _GATE_ROWS = 1

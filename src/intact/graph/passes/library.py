@@ -24,7 +24,8 @@ from intact.graph.passes.lengths import learn_shapes
 from intact.graph.passes.types import infer
 from intact.graph.traversal import all_nodes, bodies, graphs_of, nodes_of
 from intact.ops.declaration import Window
-from intact.ops.operators import QUANTIZERS, Transpose
+from intact.ops.movers import Transpose
+from intact.ops.operators import QUANTIZERS
 
 _log = logging.getLogger(__name__)
 _LONGEST_REASON = 200

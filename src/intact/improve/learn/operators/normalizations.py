@@ -21,7 +21,8 @@ from intact.improve.learn.operators.rules import (
     outputs,
 )
 from intact.ops import operators
-from intact.ops.operators import ArgMax, CumSum, Reduce, TopK
+from intact.ops.movers import TopK
+from intact.ops.operators import ArgMax, CumSum, Reduce
 
 
 def _epsilon(node: ir.Node) -> float:

@@ -29,7 +29,8 @@ from intact.improve.learn.operators.rules import (
     nonnegative,
     operator,
 )
-from intact.ops.operators import GridSample, Resize
+from intact.ops.movers import Resize
+from intact.ops.operators import GridSample
 
 _Floats: TypeAlias = npt.NDArray[np.float32]
 _f32 = np.float32
