@@ -64,6 +64,14 @@ SWAPPED = model_of(
     "float[N,3] x, float[N,3] w, int64 n",
     "float[N,3] y, float[N,3] z",
 )
+HANDED_ON = model_of(
+    """y, z, k, l = Loop <
+        body = body (int64 i, bool c, float[N,3] s, float[N,3] r, int64 j, float[N,3] p)
+        => (bool c, float[N,3] r, float[N,3] s, int64 i, float[N,3] q) { q = Add(p, s) }
+        > (n, , x, w, n, x)""",
+    "float[N,3] x, float[N,3] w, int64 n",
+    "float[N,3] y, float[N,3] z, int64 k, float[N,3] l",
+)
 NESTED = model_of(
     loop(
         """t = Loop <body = inner (int64 j, bool e, float[N,3] p) => (bool e, float[N,3] q)
@@ -97,7 +105,7 @@ NOTHING_READ = model_of(
         > (n, , x, n)""",
     "float[N,3] x, int64 n",
 )
-LOOPS = [FAR, NOTHING_READ, COUNTED, ENDED, BOTH, SWAPPED, NESTED, CONSTANT, ONCE]
+LOOPS = [FAR, NOTHING_READ, COUNTED, ENDED, BOTH, SWAPPED, HANDED_ON, NESTED, CONSTANT, ONCE]
 
 
 def in_float(model: onnx.ModelProto, target: str = "tflite") -> QuantizedGraph:

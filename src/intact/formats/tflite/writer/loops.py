@@ -9,7 +9,13 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.tflite.spellings import AND, LESS
-from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, type_of
+from intact.formats.tflite.writer.builder import (
+    WRITERS,
+    FileBuilder,
+    Options,
+    add_cast,
+    type_of,
+)
 from intact.formats.tflite.writer.moves import add_reshape
 from intact.formats.tflite.writer.steps import write_step
 from intact.graph.names import Names
@@ -107,7 +113,19 @@ def _add_turn(builder: FileBuilder, operation: Loop, turn: Program, inputs: list
     inner.operator("ADD", (number, one), (following,), Options("AddOptions"))
     around = inputs[2 + len(values) :]
     outputs = [following, _shaped(inner, condition, goes_on.shape), *values, *around]
+    # Handed on at the place of another, LiteRT 2.3.0 reads an input that it has written by then.
+    handed = {tensor.name: place for place, tensor in enumerate(inputs)}
+    for place, tensor in enumerate(outputs):
+        if handed.get(tensor.name, place) != place:
+            outputs[place] = _copied(inner, tensor)
     return builder.add_subgraph(inner, inputs, outputs)
+
+
+def _copied(builder: FileBuilder, tensor: Tensor) -> Tensor:
+    plain = type_of(tensor).type
+    result = builder.intermediate(f"{tensor.name}_copy", tensor.shape, None, tensor, plain=plain)
+    add_cast(builder, tensor, result)
+    return result
 
 
 def _lengths(tensor: Tensor) -> tuple[int, ...]:
