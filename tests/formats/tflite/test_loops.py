@@ -67,8 +67,8 @@ SWAPPED = model_of(
 HANDED_ON = model_of(
     """y, z, k, l = Loop <
         body = body (int64 i, bool c, float[N,3] s, float[N,3] r, int64 j, float[N,3] p)
-        => (bool c, float[N,3] r, float[N,3] s, int64 o, float[N,3] q) { q = Add(p, s) o = Identity(i) }
-        > (n, , x, w, n, x)""",
+        => (bool c, float[N,3] r, float[N,3] s, int64 o, float[N,3] q)
+        { q = Add(p, s) o = Identity(i) }> (n, , x, w, n, x)""",
     "float[N,3] x, float[N,3] w, int64 n",
     "float[N,3] y, float[N,3] z, int64 k, float[N,3] l",
 )
