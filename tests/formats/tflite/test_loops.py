@@ -72,6 +72,12 @@ HANDED_ON = model_of(
     "float[N,3] x, float[N,3] w, int64 n",
     "float[N,3] y, float[N,3] z, int64 k, float[N,3] l",
 )
+EXCHANGED = model_of(
+    """y, z = Loop <body = body (int64 i, bool c, float[N,3] s, float[N,3] r)
+        => (bool c, float[N,3] r, float[N,3] s) { e = Neg(s) }> (n, , x, w)""",
+    "float[N,3] x, float[N,3] w, int64 n",
+    "float[N,3] y, float[N,3] z",
+)
 NESTED = model_of(
     loop(
         """t = Loop <body = inner (int64 j, bool e, float[N,3] p) => (bool e, float[N,3] q)
@@ -105,7 +111,19 @@ NOTHING_READ = model_of(
         > (n, , x, n)""",
     "float[N,3] x, int64 n",
 )
-LOOPS = [FAR, NOTHING_READ, COUNTED, ENDED, BOTH, SWAPPED, HANDED_ON, NESTED, CONSTANT, ONCE]
+LOOPS = [
+    FAR,
+    NOTHING_READ,
+    COUNTED,
+    ENDED,
+    BOTH,
+    SWAPPED,
+    HANDED_ON,
+    EXCHANGED,
+    NESTED,
+    CONSTANT,
+    ONCE,
+]
 
 
 def in_float(model: onnx.ModelProto, target: str = "tflite") -> QuantizedGraph:
