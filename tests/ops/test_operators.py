@@ -15,8 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from intact.ops.declaration import Operator, OpSpec, Window
 from intact.ops.functions import FUNCTIONS
-from intact.ops.movers import Pad
-from intact.ops.operators import OPERATORS, OPS, Gemm, MaxPool
+from intact.ops.operators import OPERATORS, OPS, Gemm, MaxPool, Pad
 from tests.models import ModelBuilder
 
 Array = npt.NDArray[Any]

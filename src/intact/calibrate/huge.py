@@ -20,7 +20,7 @@ from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import is_layer, products
 from intact.engines.tensors import tensors_of
 from intact.graph import Graph, constant_array, moves_values, weight_slot
-from intact.ops.movers import Concat
+from intact.ops.operators import Concat
 from intact.plan import QuantizedGraph
 
 HUGE = 256.0

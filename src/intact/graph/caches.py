@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
-from intact.ops.movers import Concat
+from intact.ops.operators import Concat
 
 _ATTENTION = "GroupQueryAttention"
 _RUNTIME = "com.microsoft"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from intact.ops import movers, operators
+from intact.ops import operators
 from intact.ops.declaration import UNKNOWN, OpKind, OpSpec, Role
 from intact.ops.functions import FUNCTIONS, Option
 from intact.ops.operators import OPS
@@ -256,7 +256,7 @@ def moves_values(node: ir.Node) -> bool:
         case "Pad":
             return _pads_with_zero(node)
         case "Resize":
-            options = movers.Resize.of(node)
+            options = operators.Resize.of(node)
             crops = options.coordinate_transformation_mode == "tf_crop_and_resize"
             return options.mode == "nearest" and not crops
         case "Dropout":
@@ -267,7 +267,7 @@ def moves_values(node: ir.Node) -> bool:
 
 
 def _pads_with_zero(node: ir.Node) -> bool:
-    if movers.Pad.of(node).mode != "constant":
+    if operators.Pad.of(node).mode != "constant":
         return True
     value = input_value(node, 2)
     array = constant_array(value)

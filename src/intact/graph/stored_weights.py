@@ -6,8 +6,7 @@ import onnx_ir as ir
 
 from intact.graph.ops import input_value, is_constant
 from intact.ops import IN_BLOCKS, RECURRENT, STORABLE
-from intact.ops.movers import Gather
-from intact.ops.operators import Gemm
+from intact.ops.operators import Gather, Gemm
 
 _RECURRENT_SLOTS = (1, 2)
 _GATE_ROWS = 1

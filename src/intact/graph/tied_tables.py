@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from intact.graph.graph import Graph
 from intact.graph.ops import is_constant, weight_slot
-from intact.ops.movers import Gather
+from intact.ops.operators import Gather
 
 
 def tied_tables(graph: Graph) -> Iterator[tuple[ir.Node, ir.Node, bool]]:

@@ -1,8 +1,8 @@
 """Operators, each declared once: its options with their defaults, what it computes, what it is.
 
-`functions.py`: functions of one tensor (options, defaults, NumPy, range); `movers.py`: what moves
-elements; `operators.py`: all others (roles of inputs, options with defaults, facts);
-`declaration.py`: what a declaration holds, and the pads of windows.
+`functions.py`: functions of one tensor (options, defaults, NumPy, range); `operators.py`: all
+others (roles of inputs, options with defaults, facts); `declaration.py`: what a declaration holds,
+and the pads of windows.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from intact.config import PerBlock, TensorQuantConfig
 from intact.graph.ops import input_value
 from intact.graph.stored_weights import block_axes, stored_weight_axes
-from intact.ops.movers import Gather
+from intact.ops.operators import Gather
 from intact.plan.schemes import config_from_scheme
 from intact.targets import Target, TensorScheme
 

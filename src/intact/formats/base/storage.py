@@ -23,7 +23,7 @@ from intact.formats.base.format import Format
 from intact.graph import weight_slot
 from intact.graph.edit import Editor
 from intact.graph.tied_tables import is_same, tied_tables
-from intact.ops.movers import Gather
+from intact.ops.operators import Gather
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.stored_weights import is_stored
 from intact.plan.widths import scheme_at

@@ -20,8 +20,7 @@ from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.format import Feeds
 from intact.graph import constant_array
 from intact.graph.edit import Editor
-from intact.ops.movers import Concat
-from intact.ops.operators import DequantizeLinear, QuantizeLinear
+from intact.ops.operators import Concat, DequantizeLinear, QuantizeLinear
 from intact.plan import Codes, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.caches import CachePoint, cache_points
 

@@ -16,7 +16,7 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ConfigError, ModelError, Unsupported
 from intact.formats.base.foreign import IR_VERSION, clip_text, settle_shapes
 from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
-from intact.formats.tflite.reader.common import copied, is_hybrid
+from intact.formats.tflite.reader.common import is_hybrid
 from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.reader.file import (
     Parameters,
@@ -127,7 +127,7 @@ def _outputs(builder: ModelBuilder) -> list[ir.Value]:
         # An output needs a node of its own, which an input or an output that was listed before is
         # not.
         if value.producer() is None or value in outputs:
-            copy = copied(builder, operand)
+            copy = builder.copied(operand)
             value = copy.value
             called = names.get(index) or [f"{operand.value.name}/output"]
             value.name = builder.graph.names.fresh(called.pop())

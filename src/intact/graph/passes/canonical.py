@@ -21,8 +21,7 @@ from intact.graph.ops import (
     op_spec,
 )
 from intact.graph.passes.replace import add_constant, replace_constant
-from intact.ops.movers import Concat, Gather, GatherND
-from intact.ops.operators import CONVOLUTIONS, Reduce
+from intact.ops.operators import CONVOLUTIONS, Concat, Gather, GatherND, Reduce
 
 
 def write_sums_as_adds(model: ir.Model) -> int:

@@ -20,7 +20,7 @@ from onnx import helper
 
 from intact.graph.ops import OpKind, constant_array, input_value, op_spec
 from intact.graph.passes.replace import add_constant
-from intact.ops.movers import GatherElements, Split
+from intact.ops.operators import GatherElements, Split
 
 _COMPUTED = {OpKind.COMPUTE, OpKind.ACTIVATION, OpKind.POOL, OpKind.NORMALIZATION}
 

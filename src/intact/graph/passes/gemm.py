@@ -19,8 +19,7 @@ from intact.graph.ops import (
 )
 from intact.graph.passes.pattern import Bindings, constant, op, value
 from intact.graph.passes.replace import replace_constant, replace_value
-from intact.ops.movers import Transpose
-from intact.ops.operators import Gemm
+from intact.ops.operators import Gemm, Transpose
 
 
 def flatten_weights(model: ir.Model) -> int:

@@ -15,8 +15,7 @@ import onnx_ir as ir
 from intact.graph.names import value_names
 from intact.graph.ops import constant_array, facts, input_value
 from intact.graph.passes.replace import add_constant
-from intact.ops.movers import Concat, Reshape
-from intact.ops.operators import Cast, Shape
+from intact.ops.operators import Cast, Concat, Reshape, Shape
 
 _Length = int | str | None
 """A number, the name of an open axis, or something unknown."""

@@ -24,8 +24,7 @@ from intact.graph.passes.lengths import learn_shapes
 from intact.graph.passes.types import infer
 from intact.graph.traversal import all_nodes, bodies, graphs_of, nodes_of
 from intact.ops.declaration import Window
-from intact.ops.movers import Transpose
-from intact.ops.operators import QUANTIZERS
+from intact.ops.operators import QUANTIZERS, Transpose
 
 _log = logging.getLogger(__name__)
 _LONGEST_REASON = 200

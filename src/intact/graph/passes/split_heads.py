@@ -18,7 +18,7 @@ import onnx_ir as ir
 from intact.graph.names import node_names, value_names
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.replace import add_constant, replace_value
-from intact.ops.movers import Gather, Squeeze, Transpose
+from intact.ops.operators import Gather, Squeeze, Transpose
 
 
 class _Parts(NamedTuple):

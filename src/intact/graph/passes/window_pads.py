@@ -21,8 +21,7 @@ from intact.graph.ops import input_value
 from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant
 from intact.ops.declaration import Window, lacking_for_same, steps_rounded_up
-from intact.ops.movers import Pad
-from intact.ops.operators import AveragePool, ConvTranspose, LpPool, MaxPool
+from intact.ops.operators import AveragePool, ConvTranspose, LpPool, MaxPool, Pad
 
 _POOLS = {each.name for each in (AveragePool, LpPool, MaxPool)}
 

@@ -27,8 +27,7 @@ from intact.graph.ops import clamp_bounds, function_options
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.walk import Stop, Walk, bake
 from intact.limits import MOST_DB
-from intact.ops.movers import Concat
-from intact.ops.operators import CLAMPS, Gemm
+from intact.ops.operators import CLAMPS, Concat, Gemm
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points

@@ -22,7 +22,7 @@ from intact.graph.ops import clamp_bounds
 from intact.improve.layers import Layer
 from intact.ops import functions
 from intact.ops.functions import FUNCTIONS
-from intact.ops.movers import Concat, Pad, Resize
+from intact.ops.operators import Concat, Pad, Resize
 
 Ids = npt.NDArray[np.int64]
 

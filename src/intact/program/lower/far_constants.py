@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph import constant_array, data_slots, facts, input_value, is_constant, moves_values
-from intact.ops.movers import Pad
+from intact.ops.operators import Pad
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
-from intact.ops import RECURRENT, functions, movers, operators
+from intact.ops import RECURRENT, functions, operators
 from intact.program.float_operations import (
     BatchNormalization,
     CumulativeSum,
@@ -86,7 +86,7 @@ def _pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Pad."""
     node = chain[0]
     data = builder.read(node, 0)
-    options = movers.Pad.of(node)
+    options = operators.Pad.of(node)
     if options.mode not in list(PadMode):
         raise Unsupported(f"its mode is {options.mode}")
     pads = moves.pads_of(node, len(data.shape))
@@ -113,7 +113,7 @@ def _resize(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 def _depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower DepthToSpace of either mode."""
     node = chain[0]
-    options = movers.DepthToSpace.of(node)
+    options = operators.DepthToSpace.of(node)
     # DCR is what integer kernels compute, and one step; CRD is what PyTorch's pixel_shuffle
     # exports.
     if options.mode == "DCR":

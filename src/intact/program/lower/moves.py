@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value, is_constant
-from intact.ops import movers
+from intact.ops import operators
 from intact.program.forms import has_blocks, shape_of
 from intact.program.lower.attributes import axis_of, constant_input, integers
 from intact.program.lower.builder import ProgramBuilder
@@ -59,7 +59,7 @@ def reshape(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 def transpose(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Transpose."""
     data = builder.read(chain[0], 0)
-    order = movers.Transpose.of(chain[0]).perm or tuple(reversed(range(len(data.shape))))
+    order = operators.Transpose.of(chain[0]).perm or tuple(reversed(range(len(data.shape))))
     finish_move(builder, chain, Transpose(order), (data,))
 
 
@@ -82,7 +82,7 @@ def concat(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 def pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Pad with a number, or with elements of the data."""
     node = chain[0]
-    mode = movers.Pad.of(node).mode
+    mode = operators.Pad.of(node).mode
     data = builder.read(node, 0)
     pads = pads_of(node, len(data.shape))
     if min(min(pair) for pair in pads) < 0:
@@ -132,7 +132,7 @@ def pad_value(node: ir.Node) -> float:
         Unsupported: It is computed, or no number.
     """
     given = constant_input(node, 2)
-    value = movers.Pad.of(node).value if given is None else float(given.item())
+    value = operators.Pad.of(node).value if given is None else float(given.item())
     if np.isnan(value):
         raise Unsupported("it pads with what is no number")
     return value
@@ -255,7 +255,7 @@ def expand(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 def depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """DepthToSpace of either mode, and SpaceToDepth."""
     node = chain[0]
-    options = movers.DepthToSpace.of(node)
+    options = operators.DepthToSpace.of(node)
     block = options.blocksize
     operation: Operation = SpaceToDepth(block)
     data = builder.read(node, 0)
@@ -320,7 +320,7 @@ def add_resize(
     node = chain[0]
     data, value = builder.read(node, 0), node.outputs[0]
     shape, rank = shape_of(value), len(data.shape)
-    options = movers.Resize.of(node)
+    options = operators.Resize.of(node)
     mode, transform = options.mode, options.coordinate_transformation_mode
     if approximate and transform == "half_pixel_symmetric":
         transform = "half_pixel"  # they differ where lengths are no whole products of factors

@@ -15,7 +15,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.ops import movers, operators
+from intact.ops import operators
 from intact.program.lower.attributes import axis_of, constant_input, integers, window_pads
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, finish_move, fused_bounds
@@ -101,7 +101,7 @@ def arg_reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 def top_k(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """TopK of a constant number of elements."""
     node = chain[0]
-    options, count = movers.TopK.of(node), constant_input(node, 1)
+    options, count = operators.TopK.of(node), constant_input(node, 1)
     if count is None or count.size != 1:
         raise Unsupported("its number of elements is computed")
     data = builder.read(node, 0)

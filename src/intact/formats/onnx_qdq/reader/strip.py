@@ -29,7 +29,7 @@ from intact.formats.onnx_qdq.reader.parameters import (
 from intact.graph import is_constant
 from intact.graph.passes.replace import add_constant
 from intact.numerics.affine import dequantize, quantize
-from intact.ops.movers import Transpose
+from intact.ops.operators import Transpose
 from intact.plan import Codes, TensorEnd
 
 

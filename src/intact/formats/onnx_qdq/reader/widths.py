@@ -28,7 +28,7 @@ from intact.formats.onnx_qdq.reader.parameters import (
 )
 from intact.graph import constant_array, is_constant
 from intact.numerics.affine import quantize
-from intact.ops.movers import Transpose
+from intact.ops.operators import Transpose
 from intact.plan import Note, NoteKind, Overrides, TensorEnd
 from intact.targets import full_range
 

@@ -102,11 +102,6 @@ def cast(builder: ModelBuilder, value: Input, kind: ir.DataType) -> ir.Value:
     return result
 
 
-def copied(builder: ModelBuilder, operand: Operand) -> Operand:
-    """Return an operand under another name."""
-    return builder.moved("Identity", [operand], None, operand.shape)
-
-
 def finish(
     builder: ModelBuilder,
     op: Operator,

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.formats.base.foreign import refuse_mixed_batch
 from intact.formats.tflite.reader.builder import ModelBuilder
-from intact.formats.tflite.reader.common import READERS, copied
+from intact.formats.tflite.reader.common import READERS
 from intact.formats.tflite.reader.file import Operator, Signature, Subgraph
 from intact.formats.tflite.reader.steps import read_operator
 from intact.formats.tflite.reader.tensors import Operand
@@ -82,7 +82,7 @@ def _given(builder: ModelBuilder, operand: Operand, others: list[ir.Value]) -> i
     value = operand.value
     if value.producer() is not None and value not in others:
         return value
-    copy = copied(builder, operand).value
+    copy = builder.copied(operand).value
     copy.type = value.type
     builder.shapes[copy] = operand.shape
     return copy

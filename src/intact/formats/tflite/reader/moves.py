@@ -13,7 +13,6 @@ from intact.formats.tflite.reader.common import (
     EMBEDDING,
     READERS,
     cast,
-    copied,
     optional_slot,
     require_same_scale,
     require_shape,
@@ -291,7 +290,7 @@ def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
         operand = builder.moved("Gather", inputs, {"axis": axis}, tuple(grown))
     # Nothing was mirrored: the output still needs a value of its own.
     if operand.value.name is not None:
-        operand = copied(builder, operand)
+        operand = builder.copied(operand)
     builder.write(op.outputs[0], operand.value)
 
 

@@ -156,6 +156,10 @@ class NodeBuilder:
         value = self.node(op_type, inputs, attributes)
         return self.on_grid_of(inputs[0], value, shape)
 
+    def copied(self, operand: Operand) -> Operand:
+        """Return an operand under another name."""
+        return self.moved("Identity", [operand], None, operand.shape)
+
     def on_grid_of(self, source: Input, value: ir.Value, shape: tuple[int, ...]) -> Operand:
         """Make an operand of a value that has the parameters of another one."""
         parameters = source.parameters if isinstance(source, Operand) else None

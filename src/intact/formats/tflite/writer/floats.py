@@ -24,8 +24,7 @@ from intact.formats.tflite.writer.builder import (
 )
 from intact.formats.tflite.writer.moves import add_reshape, add_transpose
 from intact.graph import constant_array, is_constant
-from intact.ops.movers import GatherND, ScatterND
-from intact.ops.operators import LRN, CumSum, Mod, Reduce
+from intact.ops.operators import LRN, CumSum, GatherND, Mod, Reduce, ScatterND
 from intact.program import Array, Shape, Step, Tensor
 from intact.program.forms import moved_last, plain_type, shape_of
 from intact.program.handlers import NamedHandlers

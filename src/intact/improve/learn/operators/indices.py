@@ -17,7 +17,7 @@ from intact.improve.learn.operators.rules import (
     nonnegative,
     operator,
 )
-from intact.ops import movers, operators
+from intact.ops import operators
 from intact.ops.operators import EyeLike, Shape
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -34,7 +34,7 @@ def _positive(indices: Tensor, size: int) -> Tensor:
 @operator("Gather")
 def gather(node: ir.Node) -> Apply:
     """Take slices along an axis; the axes of the indices stand in its place."""
-    along = movers.Gather.of(node).axis
+    along = operators.Gather.of(node).axis
 
     def apply(x: Tensor, indices: Tensor) -> Tensor:
         axis = nonnegative(along, x.ndim)
@@ -48,14 +48,14 @@ def gather(node: ir.Node) -> Apply:
 @operator("GatherElements")
 def gather_elements(node: ir.Node) -> Apply:
     """Take elements by their places along an axis."""
-    axis = movers.GatherElements.of(node).axis
+    axis = operators.GatherElements.of(node).axis
     return lambda x, indices: x.gather(axis, _positive(indices, x.shape[axis]))
 
 
 @operator("GatherND")
 def gather_nd(node: ir.Node) -> Apply:
     """Take slices by places ``[..., K]`` on several axes, behind axes that both have."""
-    batch = movers.GatherND.of(node).batch_dims
+    batch = operators.GatherND.of(node).batch_dims
 
     def apply(x: Tensor, indices: Tensor) -> Tensor:
         rank = indices.ndim - 1
@@ -77,7 +77,7 @@ def _put(flat: Tensor, axis: int, places: Tensor, updates: Tensor, how: str) -> 
 
 
 def _reduction(node: ir.Node) -> str:
-    how = movers.ScatterND.of(node).reduction
+    how = operators.ScatterND.of(node).reduction
     if how != "none" and how not in _REDUCTIONS:
         raise Unsupported(f"training does not scatter with the reduction {how!r}")
     return how
@@ -86,7 +86,7 @@ def _reduction(node: ir.Node) -> str:
 @operator("ScatterElements", "Scatter")
 def scatter_elements(node: ir.Node) -> Apply:
     """Put elements to places along an axis."""
-    axis, how = movers.ScatterElements.of(node).axis, _reduction(node)
+    axis, how = operators.ScatterElements.of(node).axis, _reduction(node)
 
     def apply(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
         return _put(x, axis, _positive(indices, x.shape[axis]), updates, how)
@@ -139,7 +139,7 @@ def nonzero(x: Tensor) -> Tensor:
 @operator("Compress")
 def compress(node: ir.Node) -> Apply:
     """Keep the slices, or elements, that a condition picks."""
-    axis = movers.Compress.of(node).axis
+    axis = operators.Compress.of(node).axis
 
     def apply(x: Tensor, condition: Tensor) -> Tensor:
         places = torch.nonzero(condition).reshape(-1)
@@ -151,7 +151,7 @@ def compress(node: ir.Node) -> Apply:
 @operator("ReverseSequence")
 def reverse_sequence(node: ir.Node) -> Apply:
     """Turn the first elements of each sequence around."""
-    options = movers.ReverseSequence.of(node)
+    options = operators.ReverseSequence.of(node)
     time, batch = options.time_axis, options.batch_axis
 
     def apply(x: Tensor, lengths: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from intact.improve.learn.operators.rules import (
     number,
     operator,
 )
-from intact.ops import movers
+from intact.ops import operators
 from intact.program.operations import Pads
 
 
@@ -35,7 +35,7 @@ def identity(x: Tensor) -> Tensor:
 def reshape(node: ir.Node) -> Apply:
     """Give another shape; 0 copies a length unless ``allowzero``, -1 is what remains."""
     wanted = integers(node, 1)
-    copies = not movers.Reshape.of(node).allowzero
+    copies = not operators.Reshape.of(node).allowzero
 
     def apply(x: Tensor, shape: Tensor | None = None) -> Tensor:
         lengths = wanted(shape) or ()
@@ -62,14 +62,14 @@ def _resolve_lengths(sizes: Sequence[int], wanted: Integers, *, copies: bool) ->
 @operator("Transpose")
 def transpose(node: ir.Node) -> Apply:
     """Reorder axes; by default the other way round."""
-    order = movers.Transpose.of(node).perm
+    order = operators.Transpose.of(node).perm
     return lambda x: x.permute(order or tuple(range(x.ndim))[::-1])
 
 
 @operator("Flatten")
 def flatten(node: ir.Node) -> Apply:
     """Join the axes before one and those from it on: a matrix."""
-    first = movers.Flatten.of(node).axis
+    first = operators.Flatten.of(node).axis
 
     def apply(x: Tensor) -> Tensor:
         axis = nonnegative(first, x.ndim)
@@ -109,14 +109,14 @@ def unsqueeze(node: ir.Node) -> Apply:
 @operator("Concat")
 def concat(node: ir.Node) -> Apply:
     """Join tensors along an axis."""
-    axis = movers.Concat.of(node).axis
+    axis = operators.Concat.of(node).axis
     return lambda *operands: torch.cat(operands, axis)
 
 
 @operator("Split")
 def split(node: ir.Node) -> Apply:
     """Cut along an axis, by lengths or into equal parts (the last one may be shorter)."""
-    axis, count = movers.Split.of(node).axis, len(node.outputs)
+    axis, count = operators.Split.of(node).axis, len(node.outputs)
     listed = integers(node, 1, "split")
 
     def apply(x: Tensor, sizes: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
@@ -169,7 +169,7 @@ def add_padding(x: Tensor, pads: Pads, value: float = 0.0) -> Tensor:
 @operator("Pad")
 def pad(node: ir.Node) -> Apply:
     """Pad listed axes with a value or with what lies within; negative pads take elements away."""
-    mode = movers.Pad.of(node).mode
+    mode = operators.Pad.of(node).mode
     if mode not in {"constant", "edge", "reflect", "wrap"}:
         raise Unsupported(f"training has no pads of mode {mode!r}")
     listed, along, fixed = integers(node, 1, "pads"), integers(node, 3), number(node, 2, "value")
@@ -241,7 +241,7 @@ def expand(node: ir.Node) -> Apply:
 @operator("DepthToSpace")
 def depth_to_space(node: ir.Node) -> Apply:
     """Turn channels into blocks of pixels: data ``[N, C, H, W]``."""
-    options = movers.DepthToSpace.of(node)
+    options = operators.DepthToSpace.of(node)
     b, is_depth_first = options.blocksize, options.mode == "DCR"
 
     def apply(x: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ def depth_to_space(node: ir.Node) -> Apply:
 @operator("SpaceToDepth")
 def space_to_depth(node: ir.Node) -> Apply:
     """Turn blocks of pixels into channels: data ``[N, C, H, W]``."""
-    b = movers.SpaceToDepth.of(node).blocksize
+    b = operators.SpaceToDepth.of(node).blocksize
 
     def apply(x: Tensor) -> Tensor:
         n, c, h, w = x.shape
@@ -272,7 +272,7 @@ def space_to_depth(node: ir.Node) -> Apply:
 @operator("Trilu")
 def triangle(node: ir.Node) -> Apply:
     """Keep the upper or lower triangle of matrices."""
-    function = torch.triu if movers.Trilu.of(node).upper else torch.tril
+    function = torch.triu if operators.Trilu.of(node).upper else torch.tril
     listed = integers(node, 1)
 
     def apply(x: Tensor, diagonal: Tensor | None = None) -> Tensor:
@@ -284,7 +284,7 @@ def triangle(node: ir.Node) -> Apply:
 @operator("CenterCropPad")
 def center_crop_pad(node: ir.Node) -> Apply:
     """Cut or pad axes around their middle, with zeros."""
-    listed, chosen = integers(node, 1), movers.CenterCropPad.of(node).axes
+    listed, chosen = integers(node, 1), operators.CenterCropPad.of(node).axes
 
     def apply(x: Tensor, shape: Tensor | None = None) -> Tensor:
         pads = [(0, 0)] * x.ndim

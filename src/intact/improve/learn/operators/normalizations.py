@@ -21,8 +21,7 @@ from intact.improve.learn.operators.rules import (
     outputs,
 )
 from intact.ops import operators
-from intact.ops.movers import TopK
-from intact.ops.operators import ArgMax, CumSum, Reduce
+from intact.ops.operators import ArgMax, CumSum, Reduce, TopK
 
 
 def _epsilon(node: ir.Node) -> float:

@@ -29,8 +29,7 @@ from intact.improve.learn.operators.rules import (
     nonnegative,
     operator,
 )
-from intact.ops.movers import Resize
-from intact.ops.operators import GridSample
+from intact.ops.operators import GridSample, Resize
 
 _Floats: TypeAlias = npt.NDArray[np.float32]
 _f32 = np.float32
