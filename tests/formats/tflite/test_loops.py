@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper
 
 from intact.engines.session import FloatModel
 from intact.errors import ExportError, ModelError
@@ -27,6 +28,7 @@ from intact.plan.preparation import graphs_for
 from intact.program.deployed import deployed_program
 from intact.targets import load_target
 from tests.formats.tflite.files import operators_of
+from tests.models import ModelBuilder
 from tests.plans import calibrate
 
 flatbuffers = pytest.importorskip("flatbuffers")
@@ -59,6 +61,20 @@ BOTH = model_of(
 SWAPPED = model_of(
     """y, z = Loop <body = body (int64 i, bool c, float[N,3] s, float[N,3] r)
         => (bool c, float[N,3] r, float[N,3] q) { q = Tanh(s) }> (n, , x, w)""",
+    "float[N,3] x, float[N,3] w, int64 n",
+    "float[N,3] y, float[N,3] z",
+)
+HANDED_ON = model_of(
+    """y, z, k, l = Loop <
+        body = body (int64 i, bool c, float[N,3] s, float[N,3] r, int64 j, float[N,3] p)
+        => (bool c, float[N,3] r, float[N,3] s, int64 o, float[N,3] q)
+        { q = Add(p, s) o = Identity(i) }> (n, , x, w, n, x)""",
+    "float[N,3] x, float[N,3] w, int64 n",
+    "float[N,3] y, float[N,3] z, int64 k, float[N,3] l",
+)
+EXCHANGED = model_of(
+    """y, z = Loop <body = body (int64 i, bool c, float[N,3] s, float[N,3] r)
+        => (bool c, float[N,3] r, float[N,3] s) { e = Neg(s) }> (n, , x, w)""",
     "float[N,3] x, float[N,3] w, int64 n",
     "float[N,3] y, float[N,3] z",
 )
@@ -95,7 +111,19 @@ NOTHING_READ = model_of(
         > (n, , x, n)""",
     "float[N,3] x, int64 n",
 )
-LOOPS = [FAR, NOTHING_READ, COUNTED, ENDED, BOTH, SWAPPED, NESTED, CONSTANT, ONCE]
+LOOPS = [
+    FAR,
+    NOTHING_READ,
+    COUNTED,
+    ENDED,
+    BOTH,
+    SWAPPED,
+    HANDED_ON,
+    EXCHANGED,
+    NESTED,
+    CONSTANT,
+    ONCE,
+]
 
 
 def in_float(model: onnx.ModelProto, target: str = "tflite") -> QuantizedGraph:
@@ -164,6 +192,27 @@ def test_layers_around_a_loop_are_integers_and_verified() -> None:
     found = verify_tflite(plan, content, feeds)
     assert found.layers
     assert sum(each.mismatches for each in (*found.layers, *found.outputs)) == 0
+
+
+def test_images_in_a_loop_have_the_channels_that_layers_want() -> None:
+    b = ModelBuilder(17)
+    x, n = b.input("x", ["batch", 3, 6, 6]), b.input("n", [], TensorProto.INT64)
+    first, inner, last = b.weight(4, 3, 3, 3), b.weight(4, 4, 3, 3), b.weight(2, 4, 3, 3)
+    h = b.node("Conv", x, first, pads=[1, 1, 1, 1])
+    body = onnx.parser.parse_graph(f"""turn (int64 i, bool c, float[N,4,6,6] s)
+        => (bool c, float[N,4,6,6] t) {{ a = Conv <pads = [1, 1, 1, 1]> (s, {inner})
+            q = Tanh(a) t = Add(q, {h}) }}""")
+    b.nodes.append(helper.make_node("Loop", [n, "", h], ["k"], name="loop", body=body))
+    b.node("Conv", "k", last, out="y")
+    b.output("y", ["batch", 2, 4, 4])
+    (graph,) = graphs_for(normalize(b.build()), [load_target("tflite")])
+    samples = np.random.default_rng(0).normal(size=(8, 3, 6, 6)).astype(np.float32)
+    data = {"x": samples, "n": np.array(3)}
+    plan = calibrate(build_plan(graph, load_target("tflite")), data)
+    content = write_tflite(deployed_program(plan, float_operations=True), io=Io.FLOAT)
+    found = verify_tflite(plan, content, [{**data, "n": np.array(n)} for n in (0, 1, 5)])
+    assert sum(each.mismatches for each in found.layers) == 0
+    assert max(each.largest for each in found.outputs) <= 1
 
 
 def refusal(model: onnx.ModelProto, target: str = "tflite") -> str:

@@ -49,7 +49,8 @@ def keep_shapes(model: ir.Model) -> bool:
         Whether any shape is new.
     """
     loops = nodes_with_bodies(model.graph, Loop)
-    left = [state for node in loops for state in _states(node)]
+    states = [state for node in loops for state in _states(node)]
+    left = states
     while left:
         for body in (body for node in loops for body in bodies(node)):
             for value in (value for inner in nodes_of(body) for value in inner.outputs):
@@ -63,10 +64,11 @@ def keep_shapes(model: ir.Model) -> bool:
             if state not in kept:
                 state.before.shape, state.result.shape = state.declared, None
         if len(kept) == len(left):
-            break
+            return True
         left = kept
-    infer_shapes(model)
-    return bool(left)
+    if states:  # none of which stays
+        infer_shapes(model)
+    return False
 
 
 def _suppose(model: ir.Model, states: Collection[_State]) -> list[_State]:

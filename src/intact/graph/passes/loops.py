@@ -163,18 +163,15 @@ def turn_of(node: ir.Node, model: ir.Model) -> tuple[ir.Model, list[ir.Value], l
         The turn, whose inputs are those of the body and then what it reads of what is computed
         around it; those values; and the names of what the body gives: of outputs of the turn, or
         of inputs that it only hands on, which are no outputs.
-
-    Raises:
-        Unsupported: It computes nothing.
     """
     body = next(bodies(node))
     read = [value for value in values_read_inside(node) if value.graph is node.graph]
     constants = [*body.initializers.values(), *filter(is_constant, read)]
     around = [value for value in read if not is_constant(value)]
     inputs = [*body.inputs, *around]
-    outputs = [value for value in dict.fromkeys(body.outputs) if value not in inputs]
-    if not outputs:
-        raise Unsupported("a turn computes nothing")
+    computed = [value for value in dict.fromkeys(body.outputs) if value not in inputs]
+    # A model has an output, also where all that turns do is to exchange values.
+    outputs = computed or body.outputs[:1]
     # A view and its clone, since nodes belong to one graph.
     view = ir.GraphView(
         inputs,

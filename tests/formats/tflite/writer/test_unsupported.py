@@ -15,8 +15,9 @@ pytest.importorskip("ai_edge_litert")
 
 from intact.errors import ExportError
 from intact.formats.base.format import Io
+from intact.formats.tflite.micro import verify_micro
 from intact.formats.tflite.run import Kernels, TfliteRuntime
-from intact.formats.tflite.write import program_to_tflite, refuse_structure
+from intact.formats.tflite.write import program_to_tflite, refuse_structure, write_tflite
 from intact.ops import functions
 from intact.program import Encoding, Program, Tensor
 from intact.program.deployed import deployed_program
@@ -36,6 +37,7 @@ from intact.program.operations import (
     ResizeMode,
     Softmax,
 )
+from intact.program.passes.whole_inputs import with_int32
 from intact.targets import load_target
 from tests.formats.tflite.cases import (
     ARITHMETIC,
@@ -46,6 +48,7 @@ from tests.formats.tflite.cases import (
     on_data,
     weighted,
 )
+from tests.formats.tflite.files import operators_of
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
 from tests.program.one_step import int8, int32, one_step, uint8
@@ -230,7 +233,7 @@ def test_microcontrollers_have_fewer_axes(
     b = ModelBuilder(17)
     x = b.node("Relu", b.input("x", shape))
     if op_type == "Slice":
-        y = b.node("Slice", x, b.ints(0), b.ints(1), b.ints(1), name="moves")
+        y = b.node("Slice", x, b.ints(1, 1, 1), b.ints(2, 3, 4), b.ints(1, 3, 4), name="moves")
     elif op_type == "Transpose":
         y = b.node("Transpose", x, perm=[0, 5, 4, 3, 2, 1], name="moves")
     else:
@@ -251,3 +254,24 @@ def test_microcontrollers_have_fewer_axes(
         assert said in str(caught.value)
         # What only moves axes is one with others that do, and called after its tensor.
         assert ("'moves'" in str(caught.value)) == (op_type != "Transpose")
+
+
+@pytest.mark.parametrize("rank", [5, 6])
+@pytest.mark.parametrize("axes", [(1,), (-1,), (2,), (1, 2)])
+def test_slices_of_many_axes_join_those_that_stay_for_microcontrollers(
+    rank: int, axes: tuple[int, ...]
+) -> None:
+    pytest.importorskip("tflite_micro")
+    b, shape = ModelBuilder(17), [1, 3, 4, 3, 2, 3][:rank]
+    x = b.node("Relu", b.input("x", ["batch", *shape[1:]]))
+    ends = (b.ints(*(1 for _ in axes)), b.ints(*(9 for _ in axes)), b.ints(*axes))
+    b.outputs.append(helper.make_empty_tensor_value_info(b.node("Slice", x, *ends)))
+    data = {"x": np.random.default_rng(0).normal(size=(4, *shape[1:])).astype(np.float32)}
+    plan = calibrate(planned(b.build(), "tflite-micro"), data)
+    program = with_int32(deployed_program(plan, float_operations=True))
+    content = write_tflite(program, io=Io.INT8, target=plan.target)
+    found = verify_micro(plan, content, [data])
+    assert [each.mismatches for each in found.outputs] == [0]
+    assert operators_of(content).count("RESHAPE") == 2
+    # What has kernels of more axes is left as it was.
+    assert "RESHAPE" not in operators_of(write_tflite(program, io=Io.INT8))

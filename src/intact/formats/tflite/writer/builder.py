@@ -146,6 +146,10 @@ class FileBuilder:
             reason = self._lacking[code]
             raise Unsupported(reason.reason, reason.remedy)
 
+    def has_fewer_axes(self, code: str, tensor: Tensor) -> bool:
+        """Tell whether kernels of an operator take fewer axes than a tensor has."""
+        return len(tensor.shape) > self._most_axes.get(code, len(tensor.shape))
+
     def operator(
         self,
         code: str,
@@ -169,10 +173,10 @@ class FileBuilder:
             Unsupported: What runs the file does not have the operator, or not for so many axes.
         """
         self.require(code)
-        axes = max(len(tensor.shape) for tensor in (*inputs, *outputs) if tensor is not None)
-        if axes > self._most_axes.get(code, axes):
-            most = self._most_axes[code]
-            raise Unsupported(f"its {code} has {axes} axes, the kernel takes {most}", _MERGE)
+        for tensor in (*inputs, *outputs):
+            if tensor is not None and self.has_fewer_axes(code, tensor):
+                has, takes = len(tensor.shape), self._most_axes[code]
+                raise Unsupported(f"its {code} has {has} axes, the kernel takes {takes}", _MERGE)
         if any(_is_wide(tensor) for tensor in (*inputs, *outputs)):
             version = max(version, int16_version(code))
             if code in _POWERS_OF_TWO and options is not None:

@@ -9,9 +9,16 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.tflite.spellings import AND, LESS
-from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, type_of
+from intact.formats.tflite.writer.builder import (
+    WRITERS,
+    FileBuilder,
+    Options,
+    add_cast,
+    type_of,
+)
 from intact.formats.tflite.writer.moves import add_reshape
 from intact.formats.tflite.writer.steps import write_step
+from intact.graph.names import Names
 from intact.program import Program, Shape, Step, Tensor
 from intact.program.float_operations import Loop
 from intact.program.lower import lower
@@ -28,15 +35,16 @@ def _write_loop(operation: Loop, step: Step, builder: FileBuilder) -> None:
     values = [each for each in others if each is not None]
     first = builder.constant(f"{step.name}/turn", np.zeros(_lengths(number), np.int64))
     given = [first, _condition(builder, step, begins, _lengths(goes_on)), *values]
-    # What is computed is handed on from turn to turn, so that the condition sees it.
-    limit = None
-    if most is not None and most.data is None:
-        limit = Tensor(f"{step.name}/most", most.shape, plain=type_of(most))
-        given.append(most)
     inputs = [number, goes_on, *ports]
+    if most is not None and most.data is None:
+        # Handed on from turn to turn, so that the condition sees it.
+        given.append(most)
+        name = Names(tensor.name for tensor in turn.tensors()).fresh("most")
+        most = Tensor(name, most.shape, plain=type_of(most))
+        inputs.append(most)
     graphs = {
-        "condSubgraphIndex": _add_condition(builder, inputs, most, limit),
-        "bodySubgraphIndex": _add_turn(builder, operation, turn, inputs, limit),
+        "condSubgraphIndex": _add_condition(builder, inputs, most),
+        "bodySubgraphIndex": _add_turn(builder, operation, turn, inputs),
     }
     outputs = [
         builder.intermediate(f"{step.name}/last", each.shape, None, each, plain=type_of(each).type)
@@ -66,17 +74,14 @@ def _shaped(builder: FileBuilder, tensor: Tensor, shape: Shape) -> Tensor:
     return result
 
 
-def _add_condition(
-    builder: FileBuilder, inputs: list[Tensor], most: Tensor | None, limit: Tensor | None
-) -> int:
+def _add_condition(builder: FileBuilder, inputs: list[Tensor], most: Tensor | None) -> int:
     """Add the graph that says whether there is a turn; return its number."""
-    taken = [*inputs, *([] if limit is None else [limit])]
-    inner = builder.inside(tensor.name for tensor in taken)
-    for tensor in taken:
+    inner = builder.inside(tensor.name for tensor in inputs)
+    for tensor in inputs:
         inner.mention(tensor)
     number, goes_on = inputs[:2]
     if most is not None:
-        end = limit or inner.constant("most", np.asarray(most.data))
+        end = most if most.data is None else inner.constant("most", most.data)
         shape = np.broadcast_shapes(_lengths(number), _lengths(end))
         is_below = inner.intermediate("is_below", shape, None, number, plain=np.bool_)
         inner.operator(LESS.code, (number, end), (is_below,), Options(LESS.table))
@@ -84,34 +89,43 @@ def _add_condition(
         both = inner.intermediate("goes_on", shape, None, number, plain=np.bool_)
         inner.operator(AND.code, (is_below, goes_on), (both,), Options(AND.table))
         goes_on = both
-    return builder.add_subgraph(inner, taken, [goes_on])
+    return builder.add_subgraph(inner, inputs, [goes_on])
 
 
-def _add_turn(
-    builder: FileBuilder,
-    operation: Loop,
-    turn: Program,
-    inputs: list[Tensor],
-    limit: Tensor | None,
-) -> int:
+def _add_turn(builder: FileBuilder, operation: Loop, turn: Program, inputs: list[Tensor]) -> int:
     """Add the graph of a turn; return its number."""
-    names = [tensor.name for tensor in turn.tensors()]
-    inner = builder.inside([*names, *([] if limit is None else [limit.name])], open_lengths(turn))
+    reserved = (*turn.tensors(), *inputs)
+    inner = builder.inside((tensor.name for tensor in reserved), open_lengths(turn))
     for tensor in inputs:
         inner.mention(tensor)
-    refusals = [each for step in turn.steps for each in write_step(step, inner)]
+    refusals = [
+        f"{found.node or step.name}: {found.reason}"
+        for step in turn.steps
+        for found in write_step(step, inner)
+    ]
     if refusals:
-        whys = dict.fromkeys(f"{each.node}: {each.reason}" for each in refusals)
-        raise Unsupported(f"in its turns {'; '.join(whys)}")
+        raise Unsupported(f"in its turns {'; '.join(dict.fromkeys(refusals))}")
     number, goes_on = inputs[:2]
     named = {**turn.inputs, **turn.outputs}
     condition, *values = [named[name] for name in operation.results]
     following = inner.intermediate("next", number.shape, None, number, plain=np.int64)
     one = inner.constant("one", np.ones((), np.int64))
     inner.operator("ADD", (number, one), (following,), Options("AddOptions"))
-    around = [*inputs[2 + len(values) :], *([] if limit is None else [limit])]
+    around = inputs[2 + len(values) :]
     outputs = [following, _shaped(inner, condition, goes_on.shape), *values, *around]
-    return builder.add_subgraph(inner, [*inputs, *([] if limit is None else [limit])], outputs)
+    # Handed on at the place of another, LiteRT 2.3.0 reads an input that it has written by then.
+    handed = {tensor.name: place for place, tensor in enumerate(inputs)}
+    for place, tensor in enumerate(outputs):
+        if handed.get(tensor.name, place) != place:
+            outputs[place] = _copied(inner, tensor)
+    return builder.add_subgraph(inner, inputs, outputs)
+
+
+def _copied(builder: FileBuilder, tensor: Tensor) -> Tensor:
+    plain = type_of(tensor).type
+    result = builder.intermediate(f"{tensor.name}_copy", tensor.shape, None, tensor, plain=plain)
+    add_cast(builder, tensor, result)
+    return result
 
 
 def _lengths(tensor: Tensor) -> tuple[int, ...]:

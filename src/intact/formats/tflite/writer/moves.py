@@ -182,20 +182,76 @@ def _write_top(operation: TopK, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(Slice)
 def _write_slice(operation: Slice, step: Step, builder: FileBuilder) -> None:
-    """Write STRIDED_SLICE, whose masks are the open ends."""
-    data = data_of(step)
+    """Write STRIDED_SLICE, between two RESHAPE where its kernel has fewer axes."""
+    data, output = data_of(step), step.outputs[0]
+    groups = _joined_axes(operation, data.shape)
+    if len(groups) == len(data.shape) or not builder.has_fewer_axes("STRIDED_SLICE", data):
+        _add_slice(operation, step.name, data, output, builder)
+        return
+    source, result = (_with_joined(builder, tensor, groups) for tensor in (data, output))
+    add_reshape(builder, data, source)
+    # An axis alone is cut as before, and of several nothing is cut off.
+    joined = Slice(
+        tuple(operation.starts[group[0]] for group in groups),
+        tuple(operation.stops[group[0]] if len(group) == 1 else None for group in groups),
+        tuple(operation.steps[group[0]] for group in groups),
+    )
+    _add_slice(joined, step.name, source, result, builder)
+    add_reshape(builder, result, output)
+
+
+def _joined_axes(operation: Slice, shape: Shape) -> list[list[int]]:
+    """Return the axes of a slice, with neighbours together of which nothing is cut off."""
+    groups: list[list[int]] = []
+    was_whole = False
+    ends = zip(operation.starts, operation.stops, operation.steps, shape, strict=True)
+    for axis, (start, stop, step, length) in enumerate(ends):
+        reaches = stop is None or (length is not None and stop >= length)
+        is_whole = reaches and not start and step == 1
+        if is_whole and was_whole:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+        was_whole = is_whole
+    return groups
+
+
+def _with_joined(builder: FileBuilder, tensor: Tensor, groups: list[list[int]]) -> Tensor:
+    """Return a new tensor with groups of axes as one."""
+    inside = builder.lengths(tensor)
+    shape: list[int | None] = []
+    length = None
+    for group in groups:
+        together = math.prod(inside[axis] for axis in group)
+        is_open = any(tensor.shape[axis] is None for axis in group)
+        shape.append(None if is_open else together)
+        length = together if is_open else length
+    return builder.intermediate(
+        f"{tensor.name}_joined",
+        tuple(shape),
+        tensor.encoding,
+        tensor,
+        plain=type_of(tensor),
+        length=length,
+    )
+
+
+def _add_slice(
+    operation: Slice, name: str, data: Tensor, output: Tensor, builder: FileBuilder
+) -> None:
+    """Add STRIDED_SLICE, whose masks are the open ends."""
     begins, open_begins = _ends(operation.starts)
     ends, open_ends = _ends(operation.stops)
     # ONNX says "to the end" with the largest int64, files have int32.
     steps = [min(max(each, -_FURTHEST), _FURTHEST) for each in operation.steps]
     parts = [
-        builder.integers(f"{step.name}/{name}", values)
-        for name, values in (("begin", begins), ("end", ends), ("stride", steps))
+        builder.integers(f"{name}/{part}", values)
+        for part, values in (("begin", begins), ("end", ends), ("stride", steps))
     ]
     options = Options("StridedSliceOptions", {"beginMask": open_begins, "endMask": open_ends})
     # More than four axes came with version 4 (``op_version.cc``).
     version = version_of(data) if len(data.shape) <= 4 else 4
-    builder.operator("STRIDED_SLICE", (data, *parts), step.outputs, options, version=version)
+    builder.operator("STRIDED_SLICE", (data, *parts), (output,), options, version=version)
 
 
 def _ends(values: Sequence[_Bound]) -> tuple[list[int], int]:
