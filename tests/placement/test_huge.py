@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -145,7 +147,7 @@ def test_what_was_equalized_to_see_what_it_gains_is_not_equalized_again(
     runs = []
     run = gate.equalize_blocks
 
-    def counted(*arguments: object, **options: object) -> object:
+    def counted(*arguments: Any, **options: Any) -> Any:
         runs.append(arguments)
         return run(*arguments, **options)
 

@@ -132,7 +132,7 @@ def in_float(model: onnx.ModelProto, target: str = "tflite") -> QuantizedGraph:
 
 
 def feeds_of(model: onnx.ModelProto, turns: int, *, most: float = 1e9, go: bool = True) -> Arrays:
-    every = {
+    every: Arrays = {
         "x": X,
         "w": X[:, ::-1].copy(),
         "n": np.array(turns, np.int64),
@@ -191,7 +191,7 @@ def test_layers_around_a_loop_are_integers_and_verified() -> None:
     feeds = [{"x": samples[:8], **rest, "n": np.array(n)} for n in (0, 1, 4, 50)]
     found = verify_tflite(plan, content, feeds)
     assert found.layers
-    assert sum(each.mismatches for each in (*found.layers, *found.outputs)) == 0
+    assert {each.mismatches for part in (found.layers, found.outputs) for each in part} == {0}
 
 
 def test_images_in_a_loop_have_the_channels_that_layers_want() -> None:
@@ -275,7 +275,7 @@ def test_a_quantized_file_with_a_loop_is_read_and_verified() -> None:
         feeds = {"x": samples[:1], **rest, "n": np.array(n)}
         found = verify_read_tflite(read, content, [feeds], Kernels.REF)
         assert found.layers
-        assert sum(each.mismatches for each in (*found.layers, *found.outputs)) == 0
+        assert {each.mismatches for part in (found.layers, found.outputs) for each in part} == {0}
 
 
 def changed(change: Callable[[Any], None]) -> bytes:
