@@ -612,4 +612,7 @@ CONVOLUTIONS = operators_that(lambda spec: spec.channel_axis == 1)
 BIASED = operators_that(lambda spec: spec.channel_axis is not None and BIAS in spec.roles)
 """Those that add a bias themselves."""
 
+REDUCTIONS = frozenset(name for name, each in OPERATORS.items() if issubclass(each, Reduce))
+"""What makes one number of all along some axes."""
+
 QUANTIZERS = types_of(QuantizeLinear, DequantizeLinear)

@@ -75,6 +75,7 @@ from intact.ops import functions
 from intact.ops.operators import (
     CONVOLUTIONS,
     LAYERS,
+    REDUCTIONS,
     Add,
     AveragePool,
     BatchNormalization,
@@ -90,15 +91,9 @@ from intact.ops.operators import (
     Mul,
     Pow,
     PRelu,
-    ReduceL1,
-    ReduceL2,
-    ReduceLogSum,
     ReduceLogSumExp,
     ReduceMax,
-    ReduceMean,
     ReduceMin,
-    ReduceProd,
-    ReduceSum,
     ReduceSumSquare,
     Relu,
     Resize,
@@ -115,20 +110,7 @@ _RELUS = types_of(functions.leaky_relu, PRelu, Relu)
 """What positive scales are moved through."""
 _READ_TWICE = types_of(functions.celu, MeanVarianceNormalization, ReduceLogSumExp, ReduceSumSquare)
 """Operators that OpenVINO makes several readers of; measured over 45 kinds of nodes."""
-_REDUCTIONS = types_of(
-    GlobalAveragePool,
-    GlobalMaxPool,
-    ReduceL1,
-    ReduceL2,
-    ReduceLogSum,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    ReduceProd,
-    ReduceSum,
-    ReduceSumSquare,
-)
+_REDUCTIONS = REDUCTIONS | types_of(GlobalAveragePool, GlobalMaxPool)
 _FUSED = SUMS | FACTORS | types_of(BatchNormalization, PRelu, Pow)
 """What OpenVINO computes in the kernel of a reduction, with a constant for each channel."""
 _ROWS = 3
