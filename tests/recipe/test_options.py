@@ -17,7 +17,7 @@ from intact.cli.entry import app
 from intact.cli.parameters import ALL, Command
 from intact.errors import IntactError, UsageError
 from intact.recipe import options as declared
-from intact.recipe import reports
+from intact.recipe import reports, runs
 from intact.recipe.declare import Option, options_of
 
 PUBLIC = {
@@ -31,9 +31,9 @@ PUBLIC = {
     "evaluate": reports.EvaluateOptions,
     "quant_loss": reports.LayerOptions,
     "inspect_graph_statistic": reports.EdgeOptions,
-    "execute": reports.ExecuteOptions,
-    "verify": reports.VerifyOptions,
-    "verify_all": reports.VerifyAllOptions,
+    "execute": runs.ExecuteOptions,
+    "verify": runs.VerifyOptions,
+    "verify_all": runs.VerifyAllOptions,
     "convert_ranges": reports.ConvertRangesOptions,
 }
 
