@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import Graph, moves_values
+from intact.graph.metadata import GUARD_KEY
 from intact.plan.annotate import annotate
 from intact.plan.fuse import fuse
-from intact.plan.guards import guard_notes
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import (
     Decision,
@@ -48,7 +48,12 @@ def structured(plan: QuantizedGraph) -> QuantizedGraph:
 
     The only property of widths that decides here is whether grids are equal (``same_grid``).
     """
-    own = untie(plan.with_notes((*width_notes(plan), *guard_notes(plan))))
+    plan = plan.with_notes(width_notes(plan))
+    if any(GUARD_KEY in node.metadata_props for node in plan.graph.nodes):
+        from intact.plan.guards import guard_notes  # which few plans need
+
+        plan = plan.with_notes(guard_notes(plan))
+    own = untie(plan)
     tied = tie(fuse(own, in_place=True), in_place=True)
     if tied.target.float16 is None or not tied.target.float16.asked:
         return tied

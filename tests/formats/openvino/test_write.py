@@ -376,7 +376,7 @@ def test_large_constants_are_computed_when_they_are_written(
 ) -> None:
     plan = one_conv("openvino")
     expected = write_openvino(plan).model
-    monkeypatch.setattr("intact.graph.large_constants.COMPUTED_AT_ONCE", 0)
+    monkeypatch.setattr("intact.graph.files.tensors.COMPUTED_AT_ONCE", 0)
     found = write_openvino(plan).model
 
     def lazy(model: ir.Model) -> list[bool]:

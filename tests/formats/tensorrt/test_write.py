@@ -268,7 +268,7 @@ def test_large_constants_are_computed_when_they_are_written(
 ) -> None:
     plan = calibrated(residual(), "tensorrt")
     at_once = ir.to_proto(written(plan).model)
-    monkeypatch.setattr("intact.graph.large_constants.COMPUTED_AT_ONCE", 0)
+    monkeypatch.setattr("intact.graph.files.tensors.COMPUTED_AT_ONCE", 0)
     later = written(plan).model
     assert isinstance(later.graph.initializers["w1_on_grid"].const_value, ir.LazyTensor)
     assert ir.to_proto(later).SerializeToString() == at_once.SerializeToString()

@@ -16,12 +16,14 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import ExportError
 from intact.formats.base.format import Format
 from intact.graph import weight_slot
 from intact.graph.edit import Editor
+from intact.graph.files.tensors import computed
 from intact.graph.tied_tables import is_same, tied_tables
 from intact.ops.operators import Cast, Gather, Mul, Reshape, Sub
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
@@ -250,3 +252,27 @@ class StoredWeights:
     @property
     def _rank(self) -> int:
         return 0 if self._codes.shape is None else len(self._codes.shape)
+
+
+def stored_codes(
+    point: QuantPoint, kind: npt.DTypeLike, data_type: ir.DataType
+) -> ir.TensorProtocol:
+    """Return the integers of a constant, of NumPy's type and of ONNX's."""
+
+    def codes() -> ir.TensorProtocol:
+        return ir.Tensor(point.constant_codes().astype(kind))
+
+    return computed(point.value.const_value, codes, data_type)
+
+
+def stored_on_grid(point: QuantPoint) -> ir.TensorProtocol:
+    """Return the floats that the integers of a constant stand for.
+
+    Dividing them by the scale and rounding gives the integers back, as float32 rounds by much
+    less than half a step.
+    """
+
+    def floats() -> ir.TensorProtocol:
+        return ir.Tensor(np.asarray(point.config.dequantize(point.constant_codes()), np.float32))
+
+    return computed(point.value.const_value, floats, ir.DataType.FLOAT)

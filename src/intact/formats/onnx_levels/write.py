@@ -20,11 +20,11 @@ import onnx_ir as ir
 
 from intact.config import Rounding, TensorQuantConfig
 from intact.formats.base.maker import sign
-from intact.formats.base.stored import stored_codes
+from intact.formats.base.storage import stored_codes
 from intact.graph import save_model
 from intact.graph.edit import Editor
 from intact.graph.files.save import file_bytes
-from intact.graph.large_constants import computed
+from intact.graph.files.tensors import computed
 from intact.graph.origins import bare
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.logarithmic import levels_of, zero_below

@@ -24,8 +24,13 @@ from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
 from intact.formats.base.maker import sign
-from intact.formats.base.storage import GatheredCodes, StoredWeights, stored_readers
-from intact.formats.base.stored import stored_codes, stored_on_grid
+from intact.formats.base.storage import (
+    GatheredCodes,
+    StoredWeights,
+    stored_codes,
+    stored_on_grid,
+    stored_readers,
+)
 from intact.formats.onnx_qdq.opsets import container_of, needed_opset, opset_of_caches, raise_opset
 from intact.formats.onnx_qdq.reader.parameters import Container, container_for, is_quantize
 from intact.formats.onnx_qdq.shared_codes import share_codes

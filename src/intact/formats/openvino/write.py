@@ -20,8 +20,7 @@ from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
 from intact.formats.base.maker import sign
-from intact.formats.base.storage import StoredWeights, stored_readers
-from intact.formats.base.stored import stored_on_grid
+from intact.formats.base.storage import StoredWeights, stored_on_grid, stored_readers
 from intact.formats.openvino.blocks import BlockWriter
 from intact.formats.openvino.dialect import (
     DOMAIN,

@@ -1,4 +1,7 @@
-"""Finds all tensors of a model: initializers and attributes, in bodies and functions too."""
+"""Finds all tensors of a model: initializers and attributes, in bodies and functions too.
+
+What is computed from a large one is so when it is written, so that one at a time is in memory.
+"""
 
 from __future__ import annotations
 
@@ -76,3 +79,22 @@ _DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "u
 def _has(proto: onnx.TensorProto, field: str) -> bool:
     """Tell whether a tensor has the field, without copying it."""
     return proto.HasField(field) if field == "raw_data" else len(getattr(proto, field)) > 0
+
+
+COMPUTED_AT_ONCE = 1 << 24
+"""Bytes of a constant up to which what is made of it is computed at once."""
+
+
+def computed(
+    source: ir.TensorProtocol | None, compute: Callable[[], ir.TensorProtocol], dtype: ir.DataType
+) -> ir.TensorProtocol:
+    """Return a tensor of a constant's shape that is computed from it, of a large one when written.
+
+    Args:
+        source: The constant; None for none that takes memory.
+        compute: Makes the tensor.
+        dtype: Its type.
+    """
+    if source is None or source.nbytes <= COMPUTED_AT_ONCE:
+        return compute()
+    return ir.LazyTensor(compute, dtype, ir.Shape(source.shape.numpy()))

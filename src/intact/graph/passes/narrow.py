@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from intact.graph.large_constants import computed
+from intact.graph.files.tensors import computed
 from intact.graph.names import Names
 from intact.graph.ops import is_constant
 from intact.graph.traversal import graphs_of
