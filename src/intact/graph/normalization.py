@@ -26,7 +26,7 @@ from intact.graph.passes.canonical import (
     write_zeros_as_pads,
 )
 from intact.graph.passes.constant_nodes import split_constants
-from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
+from intact.graph.passes.fold_linear import fold_batch_norms, fold_into_dense, fold_scales
 from intact.graph.passes.gemm import (
     flatten_weights,
     join_dense_layers,
@@ -119,6 +119,7 @@ def normalize(
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):
         pass  # either may follow the other
+    fold_into_dense(model)
     # Behind folding, which takes beta into the bias: that is rounded once so.
     plain_gemms(model)
     pool_spatial_means(model)

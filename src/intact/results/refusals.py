@@ -15,7 +15,6 @@ from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.errors import CalibrationError, ExportError, IntactError, PlanError, UsageError
 from intact.formats.base.format import Io
 from intact.formats.registry import FORMATS, of_its_targets
-from intact.graph import Graph
 from intact.numerics.histogram import accumulate, new_workspace
 from intact.plan import QuantizedGraph
 
@@ -75,7 +74,7 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str], io: Io = Io.I
         ExportError: A format cannot express it; all that it cannot is listed.
     """
     writers = {name: FORMATS[name].writer for name in formats if FORMATS[name].writer.foresees}
-    if not writers or _has_open_sizes(plan.graph):
+    if not writers:
         return
     try:
         method = Method.of(plan.target, "minmax", "minmax")
@@ -90,15 +89,6 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str], io: Io = Io.I
                 writer.refuse(scaled, io)
         except PlanError:  # levels without integer arithmetic
             continue
-
-
-def _has_open_sizes(graph: Graph) -> bool:
-    """Tell whether an input has lengths, besides the batch, that only samples tell."""
-    shapes = [value.shape for value in graph.inputs]
-    return any(
-        shape is None or not all(isinstance(length, int) for length in tuple(shape)[1:])
-        for shape in shapes
-    )
 
 
 def _as_if_observed(plan: QuantizedGraph) -> Statistics:

@@ -122,3 +122,43 @@ def test_a_memory_of_other_channels_is_refused() -> None:
     model.graph.node[0].metadata_props.add(key=METADATA_KEY, value=memory)
     with pytest.raises(ModelError, match="'conv': metadata"):
         normalize(model)
+
+
+def between(kind: str, transposed: int = 0, size: int = 6) -> onnx.ModelProto:
+    """A Relu, what is between, and a dense layer."""
+    b = ModelBuilder(seed=3)
+    x = b.node("Relu", b.input("x", ["batch", 6]))
+    if kind == "BatchNormalization":
+        rows = [b.constant(b.random.uniform(0.5, 2, 6).astype(np.float32)) for _ in range(4)]
+        x = b.node(kind, x, *rows)
+    else:
+        for each in kind.split():
+            x = b.node(each, x, constant(b, size))
+    weight = constant(b, *((4, 6) if transposed else (6, 4)))
+    b.node("Gemm", x, weight, constant(b, 4), out="y", transB=transposed)
+    b.output("y")
+    return b.build()
+
+
+@pytest.mark.parametrize("kind", ["Mul", "Add", "Sub", "Mul Add", "BatchNormalization"])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_dense_layers_take_in_what_stands_in_front(kind: str, transposed: int) -> None:
+    model = between(kind, transposed)
+    graph = normalize(model)
+    assert [node.op_type for node in graph.nodes] == ["Relu", "Gemm"]
+    assert_same_results(model, graph)
+
+
+def test_one_factor_for_all_stays_in_front_of_a_dense_layer() -> None:
+    """It may be a part of a function that is written out, such as HardSwish."""
+    graph = normalize(between("Mul", size=1))
+    assert [node.op_type for node in graph.nodes] == ["Relu", "Mul", "Gemm"]
+
+
+def test_what_brings_inputs_to_one_range_stays() -> None:
+    """Codes of the columns of a table as they are would be those of the largest one."""
+    b = ModelBuilder(seed=3)
+    x = b.node("Mul", b.node("Sub", b.input("x", ["batch", 6]), constant(b, 6)), constant(b, 6))
+    b.node("Gemm", x, constant(b, 6, 4), out="y")
+    b.output("y")
+    assert op_types(b.build()) == ["Sub", "Mul", "Gemm"]

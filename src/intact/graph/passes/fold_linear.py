@@ -1,4 +1,4 @@
-"""Folds BatchNormalization and per-channel factors and offsets into the layer before."""
+"""Folds BatchNormalization and per-channel factors and offsets into a layer beside them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph.batch_norm import BatchNorm, recall, remember
-from intact.graph.ops import constant_array, input_value, output_channels
+from intact.graph.ops import OpKind, constant_array, facts, input_value, output_channels
 from intact.graph.passes.pattern import constant, either, op, value
 from intact.graph.passes.replace import replace_constant, replace_value
 from intact.ops.operators import (
@@ -181,6 +181,85 @@ def _fold_constant(graph: ir.Graph, node: ir.Node) -> bool:
     replace_value(node.outputs[0], linear.outputs[0])
     graph.remove(node, safe=True)
     return True
+
+
+_READ = value()
+_CHANGED = either(_READ * _NUMBERS, _READ + _NUMBERS, _READ - _NUMBERS)
+
+
+def fold_into_dense(model: ir.Model) -> int:
+    """Fold what is multiplied with or added to each input of a Gemm into its constants.
+
+    So a BatchNormalization goes that stands behind an activation, as Keras has it.
+
+    Returns:
+        The number of folded nodes; the others do not change.
+    """
+    folded = 0
+    for node in tuple(model.graph):
+        while node.op_type == Gemm.name and node.domain == "" and _fold_read(model.graph, node):
+            folded += 1
+    return folded
+
+
+def _fold_read(graph: ir.Graph, dense: ir.Node) -> bool:
+    """``Gemm(x * c + d, w, b)`` -> ``Gemm(x, c * w, b + d w)``.
+
+    Only with a number for each channel: one for all belongs to functions that are written out. And
+    only behind activations: what brings a model's inputs to one range is needed before they are
+    codes.
+    """
+    data, options = dense.inputs[0], Gemm.of(dense)
+    weight, given = constant_array(input_value(dense, 1)), input_value(dense, 2)
+    maker = None if data is None else data.producer()
+    if data is None or maker is None or weight is None or weight.ndim != 2 or options.transA:
+        return False
+    if len(data.uses()) != 1 or data.is_graph_output():
+        return False
+    wide = weight.astype(np.float64).T if options.transB else weight.astype(np.float64)
+    change = _change(maker, len(wide))
+    bias = _bias_row(dense, constant_array(given), wide.shape[1])
+    if change is None or bias is None or (given is not None and constant_array(given) is None):
+        return False
+    source, ratio, shift = change
+    with np.errstate(all="ignore"):
+        scaled = (wide * ratio[:, None]).astype(weight.dtype)
+        sums = (bias + options.alpha * (shift @ wide)).astype(weight.dtype)
+    if not (np.isfinite(scaled).all() and np.isfinite(sums).all()):
+        return False
+    scaled = np.ascontiguousarray(scaled.T if options.transB else scaled)
+    replace_constant(graph, dense, 1, scaled, f"{dense.name}_weight")
+    if given is not None or shift.any():
+        replace_constant(graph, dense, 2, sums, f"{dense.name}_bias")
+        dense.attributes.pop("beta", None)  # now inside the bias
+    dense.replace_input_with(0, source)
+    graph.remove(maker, safe=True)
+    return True
+
+
+def _change(node: ir.Node, channels: int) -> tuple[ir.Value, _Doubles, _Doubles] | None:
+    """Return what a node scales and shifts by channel, the factors and the sums; None of others."""
+    norm, found = parameters_of(node), _CHANGED.at(node)
+    if norm is not None and norm.ratio.size == channels:
+        ratio = norm.ratio.astype(np.float64)
+        source, change = node.inputs[0], (ratio, norm.beta - ratio * norm.mean)
+    elif found is not None and found.array(_NUMBERS).size == channels > 1:
+        numbers = found.array(_NUMBERS)
+        if numbers.shape[-1] != channels:
+            return None
+        row = numbers.astype(np.float64).reshape(-1)
+        one, zero = np.ones_like(row), np.zeros_like(row)
+        source = found.value(_READ)
+        change = {"Mul": (row, zero), "Add": (one, row), "Sub": (one, -row)}[node.op_type]
+    else:
+        return None
+    if source is None or source.shape is None or len(source.shape) != 2:
+        return None
+    before = source.producer()
+    while before is not None and _CHANGED.at(before) is not None:  # the next to be folded
+        before = before.inputs[0].producer() if before.inputs[0] is not None else None
+    is_behind = before is not None and facts(before).kind is OpKind.ACTIVATION
+    return (source, *change) if is_behind else None
 
 
 def _row(linear: ir.Node, array: np.ndarray) -> npt.NDArray[np.float64] | None:

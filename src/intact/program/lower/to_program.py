@@ -13,7 +13,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.graph import is_constant
+from intact.graph import facts, is_constant
 from intact.graph.graph import values_read_inside
 from intact.plan import Decision, QuantizedGraph, refuse_unready
 from intact.plan.dynamic import dynamic_points
@@ -114,6 +114,8 @@ def translate(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program:
 def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
     """Return the ends that are read or decoded in float, and those of what only floats move to.
 
+    Codes of whole numbers would be others than these.
+
     Where activations are quantized while the model runs, floats are between all layers.
     """
     if next(dynamic_points(plan), None) is not None:
@@ -126,10 +128,18 @@ def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
         if decision is not None and _is_of_floats(decision):
             found.add(str(value.name))
     for value in plan.graph.inputs:
-        decisions = [plan.decisions[str(node.name)] for node, _ in plan.graph.consumers(value)]
-        if decisions and all(map(_is_of_floats, decisions)):
+        readers = [node for node, _ in plan.graph.consumers(value)]
+        if readers and all(
+            _is_of_floats(plan.decisions[str(node.name)]) or _counts(node) for node in readers
+        ):
             found.add(str(value.name))
     return frozenset(found)
+
+
+def _counts(node: ir.Node) -> bool:
+    """Tell whether a node takes floats for whole numbers, as for the rows of a table."""
+    dtype = node.outputs[0].dtype
+    return facts(node).converts and dtype is not None and dtype.numpy().kind in "iu"
 
 
 def _is_of_floats(decision: Decision) -> bool:
