@@ -120,6 +120,8 @@ SLOWNESS_SECONDS = 1.0
 """For each of the two models that a diagnosis times, in all."""
 REMEDIES_SECONDS = 300
 """For the remedies of a result, together, where nobody says how long."""
+UNASKED_SECONDS = 120.0
+"""For a pass that nobody asked for, where an output is lost, as counted before it runs."""
 LATENCY_SECONDS = 4.0
 """For each of the two models of `evaluate`; one run of each is timed however long it takes."""
 PLACEMENT_SECONDS = (3.0, 120.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,16 @@ F = np.float32
 CHANNELS, TOKENS, WIDTH = 12, 9, 16
 
 
-def of_channels(factor: float, activation: str) -> onnx.ModelProto:
-    """Convolutions of which the second writes one channel that is larger by a factor, which the
-    third reads with weights that are smaller by it."""
+def of_channels(factor: float, activation: str, at: Sequence[int] = (1,)) -> onnx.ModelProto:
+    """Convolutions of which the second, or others, write one channel that is larger by a factor,
+    which the next ones read with weights that are smaller by it."""
     build = ModelBuilder()
     x = build.input("x", ["n", 3, 8, 8])
     for number, inputs in enumerate([3, CHANNELS, CHANNELS, CHANNELS, CHANNELS, CHANNELS]):
         weight = build.random.normal(0, (2 / (9 * inputs)) ** 0.5, (CHANNELS, inputs, 3, 3))
-        if number == 1:
+        if number in at:
             weight[3] = np.abs(weight[3]) * factor
-        if number == 2:
+        if number - 1 in at:
             weight[:, 3] /= factor
         out = build.node("Conv", x, build.constant(weight.astype(np.float32)), pads=[1] * 4)
         if activation == "Relu":

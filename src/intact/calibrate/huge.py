@@ -79,13 +79,16 @@ def wide_tensors(plan: QuantizedGraph, statistics: Statistics) -> list[str]:
     return found
 
 
-def huge_parts(graph: Graph, names: Sequence[str], runs: FloatRuns) -> list[HugePart]:
-    """Find the channel or token of each tensor that is hundreds of times larger than half of them.
+def huge_parts(
+    graph: Graph, names: Sequence[str], runs: FloatRuns, least: float = HUGE
+) -> list[HugePart]:
+    """Find the channel or token of each tensor that is many times larger than half of them.
 
     Args:
         graph: The float model.
         names: The tensors.
         runs: Samples, of which the first batch is run.
+        least: How many times.
     """
     by_name = {str(value.name): value for value in graph.values}
     # What is large in a join is one of its parts: `unlike_ranges` names that.
@@ -94,11 +97,11 @@ def huge_parts(graph: Graph, names: Sequence[str], runs: FloatRuns) -> list[Huge
         return []
     feeds, count = runs.batches[0]
     arrays = tensors_of(graph, names, feeds)
-    parts = (_largest(by_name[name], arrays[name][:count]) for name in names)
+    parts = (_largest(by_name[name], arrays[name][:count], least) for name in names)
     return [each for each in parts if each is not None]
 
 
-def _largest(value: ir.Value, array: npt.NDArray[np.generic]) -> HugePart | None:
+def _largest(value: ir.Value, array: npt.NDArray[np.generic], least: float) -> HugePart | None:
     """Find the axis along which one place is largest beside the middle one."""
     sizes = np.abs(np.nan_to_num(np.asarray(array, np.float64)))
     found: list[tuple[float, HugePart]] = []
@@ -109,7 +112,7 @@ def _largest(value: ir.Value, array: npt.NDArray[np.generic]) -> HugePart | None
             continue
         usual = float(np.median(each[each > 0])) if (each > 0).any() else 0.0
         index = int(each.argmax())
-        if not each[index] > HUGE * usual > 0:
+        if not each[index] > least * usual > 0:
             continue
         is_token = sizes.ndim == 3 and axis == 1 and not _is_convolved(value)
         kind = "token" if is_token else "channel"

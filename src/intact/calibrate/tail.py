@@ -14,7 +14,6 @@ import msgspec
 import onnx_ir as ir
 
 from intact.calibrate.statistics import Statistics
-from intact.data.detections import DetectionMetric
 from intact.graph import (
     Graph,
     OpKind,
@@ -105,7 +104,8 @@ class Tail(msgspec.Struct, frozen=True):
         # The cheap look first: which nodes are fused is only asked of nets that have a tail.
         if not any(_is_join(plan, n) or _decodes(n) for n in _behind_layers(plan, set())):
             return None
-        from intact.program.lower.chains import Points, chains  # with much else
+        from intact.data.detections import DetectionMetric  # with much else
+        from intact.program.lower.chains import Points, chains
 
         fused = {n for chain in chains(plan, Points.of(plan)) if _has_layer(chain) for n in chain}
         nodes = tuple(_behind_layers(plan, fused))

@@ -152,6 +152,7 @@ class Plan:
             plan=job.plan.with_notes((*notes, *models.notes_of(job.plan.graph), *passes.notes)),
             requests=passes.requests,
             unasked=passes.unasked,
+            adds_passes=passes.adds,
             floats_ends=not options.quantize_heads,
         )
 

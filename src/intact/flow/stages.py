@@ -191,7 +191,10 @@ class PlacePrecision(Stage):
 
 
 class HandleHuge(Stage):
-    """Equalizes, widens or keeps in float what stands around huge channels and tokens."""
+    """Equalizes, widens or keeps in float what stands around huge channels and tokens.
+
+    Where an output is lost, channels that are many times larger are equalized too.
+    """
 
     def run(self, state: TargetRun) -> TargetRun:
         """Try each way on the samples that the scales were chosen on."""
@@ -202,6 +205,7 @@ class HandleHuge(Stage):
         if min(choice.errors.decibels.values(), default=ENOUGH_DB) >= ENOUGH_DB:
             return state
         from intact.placement.huge import EQUALIZE, handle_huge  # few lose that much
+        from intact.placement.outliers import equalize_lost
 
         def equalized() -> Scaled:
             if isinstance(calibration.data, Iterator):
@@ -217,6 +221,8 @@ class HandleHuge(Stage):
 
         rewritten: dict[Request, Rewritten] = {}
         job, scaled = handle_huge(job, state.scaled, observed.statistics, state.rescale, equalized)
+        if job is state.job:
+            job = equalize_lost(job, scaled, observed.statistics, equalized)
         kept: Mapping[Request, Rewritten] = {}
         if job.planner is state.job.planner:  # others would plan other scales
             told = tuple(note for note in job.plan.notes if note not in state.job.plan.notes)

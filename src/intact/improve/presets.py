@@ -122,11 +122,13 @@ class Choice(NamedTuple):
         requests: The requests, in the order in which they run.
         notes: What the user should know of that.
         unasked: What is said where they run though nobody asked for them; None if somebody did.
+        adds: Whether further ones may run, where much is lost: nobody said which.
     """
 
     requests: tuple[Request, ...]
     notes: tuple[Note, ...] = ()
     unasked: Note | None = None
+    adds: bool = False
 
 
 def choose_passes(
@@ -174,7 +176,8 @@ def choose_passes(
                 remedy=install_hint("train"),
             )
         )
-    return Choice(requests_of(names), tuple(notes), unasked)
+    adds = preset is None and level is not Preset.FAST and not drawn
+    return Choice(requests_of(names), tuple(notes), unasked, adds)
 
 
 def _said(level: Preset, names: Sequence[str], weaknesses: Sequence[Weakness]) -> Note:

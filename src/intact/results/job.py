@@ -211,6 +211,7 @@ class Job(msgspec.Struct, frozen=True):
         unasked: What is said where these run though nobody asked for them.
         floats_ends: Whether decoding behind the last layers, and spectra before them, may stay
             float.
+        adds_passes: Whether passes that nobody names may run where much is lost.
     """
 
     plan: QuantizedGraph
@@ -220,6 +221,7 @@ class Job(msgspec.Struct, frozen=True):
     requests: Sequence[Request] = ()
     unasked: Note | None = None
     floats_ends: bool = False
+    adds_passes: bool = False
 
     @staticmethod
     def of(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PER_ELEMENT = 0.03 / (1 << 22)
 """Seconds for each element of activations that a plan is simulated on, as `calibrate.choice` has
 it."""
-_SESSION = 0.15
+SESSION = 0.15
 """Seconds to load a model whose quantizers can be switched, at least."""
 _WAYS = 30
 """Number of ways in which samples are prepared."""
@@ -95,7 +95,7 @@ CHECKS: tuple[Check, ...] = (
         ("preprocessing", "labels"),
         frozenset({Need.REAL, Need.PLAN}),
         "quick_findings:check_preprocessing",
-        seconds=lambda elements: _SESSION + _WAYS * 32 * elements * PER_ELEMENT,
+        seconds=lambda elements: SESSION + _WAYS * 32 * elements * PER_ELEMENT,
         sign="quick_findings:is_oddly_prepared",
     ),
     Check(
@@ -103,7 +103,7 @@ CHECKS: tuple[Check, ...] = (
         ("calibration_samples",),
         frozenset({Need.STATISTICS, Need.SAMPLES, Need.REAL, Need.LOSS}),
         "calibration_samples:check_other_samples",
-        seconds=lambda elements: _SESSION + 32 * elements * PER_ELEMENT,
+        seconds=lambda elements: SESSION + 32 * elements * PER_ELEMENT,
         unless_sure=True,
     ),
     Check(
@@ -117,7 +117,7 @@ CHECKS: tuple[Check, ...] = (
         ("huge_channel", "huge_token"),
         frozenset({Need.STATISTICS, Need.PLAN, Need.LOSS}),
         "huge:check_huge",
-        seconds=lambda elements: 2 * _SESSION + 16 * elements * PER_ELEMENT,
+        seconds=lambda elements: 2 * SESSION + 16 * elements * PER_ELEMENT,
         sign="loss:is_lost",
         unless_sure=True,
     ),
@@ -126,7 +126,7 @@ CHECKS: tuple[Check, ...] = (
         _OF_QUANTIZERS,
         frozenset({Need.PLAN, Need.LOSS}),
         "diagnosis:check_quantizers",
-        seconds=lambda elements: 3 * _SESSION + _PLANS * elements * PER_ELEMENT,
+        seconds=lambda elements: 3 * SESSION + _PLANS * elements * PER_ELEMENT,
         sign="loss:is_lost",
         unless_sure=True,
     ),
@@ -149,7 +149,7 @@ CHECKS: tuple[Check, ...] = (
         ("accumulator_overflow", "pair_saturation"),
         frozenset({Need.PLAN}),
         "arithmetic:check_sums",
-        seconds=lambda elements: _SESSION + 8 * elements * PER_ELEMENT,
+        seconds=lambda elements: SESSION + 8 * elements * PER_ELEMENT,
         sign="loss:is_lost",
     ),
     Check(

@@ -197,7 +197,7 @@ def fold_into_dense(model: ir.Model) -> int:
     """
     folded = 0
     for node in tuple(model.graph):
-        while node.op_type == Gemm.name and node.domain == "" and _fold_read(model.graph, node):
+        while is_a(node, Gemm) and _fold_read(model.graph, node):
             folded += 1
     return folded
 
@@ -250,7 +250,7 @@ def _change(node: ir.Node, channels: int) -> tuple[ir.Value, _Doubles, _Doubles]
         row = numbers.astype(np.float64).reshape(-1)
         one, zero = np.ones_like(row), np.zeros_like(row)
         source = found.value(_READ)
-        change = {"Mul": (row, zero), "Add": (one, row), "Sub": (one, -row)}[node.op_type]
+        change = {Mul.name: (row, zero), Add.name: (one, row), Sub.name: (one, -row)}[node.op_type]
     else:
         return None
     if source is None or source.shape is None or len(source.shape) != 2:
