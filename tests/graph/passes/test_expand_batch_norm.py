@@ -25,9 +25,9 @@ Tail = Callable[[ModelBuilder, str], str]
 
 
 def model_of(tail: Tail, shape: Shape = IMAGE, *, shown: bool = False) -> onnx.ModelProto:
-    """Relu and BatchNormalization ``norm``, and what reads it; its result may be an output too."""
+    """Abs and BatchNormalization ``norm``, and what reads it; its result may be an output too."""
     b = ModelBuilder()
-    x = b.node("Relu", b.input("x", shape))
+    x = b.node("Abs", b.input("x", shape))  # behind an activation, a dense layer has it already
     gamma, variance = np.array([1.5, -2, 0, 0.1]), np.array([0.1, 4, 1, 1e-6])
     rest = [b.constant(np.array(each, np.float32)) for each in ([1, 0, -3, 0.2], [2, 0.5, 0, 1])]
     parameters = [b.constant(gamma.astype(np.float32)), *rest]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.graph.batch_norm import BatchNorm, recall, remember
+from intact.graph.batch_norm import INPUT_KEY, BatchNorm, recall, remember
 from intact.graph.ops import OpKind, constant_array, facts, input_value, output_channels
 from intact.graph.passes.pattern import constant, either, op, value
 from intact.graph.passes.replace import replace_constant, replace_value
@@ -232,6 +232,8 @@ def _fold_read(graph: ir.Graph, dense: ir.Node) -> bool:
     if given is not None or shift.any():
         replace_constant(graph, dense, 2, sums, f"{dense.name}_bias")
         dense.attributes.pop("beta", None)  # now inside the bias
+    if (norm := parameters_of(maker)) is not None:
+        remember(dense, norm, INPUT_KEY)
     dense.replace_input_with(0, source)
     graph.remove(maker, safe=True)
     return True
