@@ -218,12 +218,14 @@ def test_shards_give_the_figures_of_the_whole(name: str, request: pytest.Fixture
     assert parts[0].text.figures() == whole.text
 
 
-def test_few_scores_for_each_token_are_no_vectors_of_sentences() -> None:
+@pytest.mark.parametrize("labels", [3, 12])
+def test_few_scores_for_each_token_are_no_vectors_of_sentences(labels: int) -> None:
     b = ModelBuilder()
     ids = b.input("input_ids", ["N", "S"], TensorProto.INT64)
     table = b.constant(b.random.normal(size=(50, 16)).astype(np.float32))
-    tags = b.node("MatMul", b.node("Gather", table, ids), b.weight(16, 3))
-    b.output(tags, ["N", "S", 3])
+    tags = b.node("MatMul", b.node("Gather", table, ids), b.weight(16, labels))
+    tags = b.node("Add", tags, b.weight(labels))
+    b.output(tags, ["N", "S", labels])
     model = b.build()
     data = {"input_ids": np.random.default_rng(0).integers(0, 50, (16, 12))}
     found = intact.evaluate(intact.quantize(model, data), data)

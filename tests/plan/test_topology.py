@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import TensorProto
 
+import intact
 from intact.config import QuantState
 from intact.plan import Overrides, QuantizedGraph
 from tests.models import ModelBuilder, control_flow, custom_domain, local_function
@@ -249,3 +252,23 @@ def test_asking_for_a_shape_is_not_computing(tmp_path: Path) -> None:
     b.output("shape", dtype=7)
     plan = planned(b.build(), own_target(tmp_path, CONV + MOVING))
     assert {"turn", "conv"} <= quantized(plan)
+
+
+def test_a_table_with_infinities_stays_float() -> None:
+    """Its row of infinities masks what is padded."""
+    b = ModelBuilder()
+    table = b.random.normal(size=(5, 4)).astype(np.float32)
+    table[0] = -np.inf
+    ids = b.input("ids", ["batch", 4], TensorProto.INT64)
+    bias = b.node("Gather", b.constant(table), ids, name="bias")
+    scores = b.node("MatMul", b.input("x", ["batch", 4, 4]), b.weight(4, 4), name="scores")
+    b.node("Softmax", b.node("Add", scores, bias), out="y")
+    b.output("y")
+    rng = np.random.default_rng(0)
+    data = {
+        "ids": rng.integers(1, 5, (16, 4)),
+        "x": rng.normal(size=(16, 4, 4)).astype(np.float32),
+    }
+    plan = intact.quantize(b.build(), data).plan
+    assert "infinities" in plan.decisions["bias"].reason
+    assert plan.decisions["scores"].quantized

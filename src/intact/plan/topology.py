@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from intact.graph import (
@@ -269,7 +270,21 @@ def _refusal(
     if dtypes != {ir.DataType.FLOAT}:
         odd = next(dtype for dtype in dtypes if dtype is not ir.DataType.FLOAT)
         return f"its data is {odd.name.lower() if odd else 'of unknown type'}, not float32"
-    return ""
+    is_endless = moves_values(node) and _is_endless(node.inputs[0])
+    return "its table holds infinities, for which there are no codes" if is_endless else ""
+
+
+def _is_endless(value: ir.Value | None) -> bool:
+    """Tell whether a constant holds infinities, as a row of a table does that masks what is padded.
+
+    One with NaN is none: it is refused, with what to do.
+    """
+    array = constant_array(value)
+    if array is None or not array.size or array.dtype.kind != "f":
+        return False
+    # The ends alone: no copy of a large table is made.
+    ends = np.array([array.min(), array.max()])
+    return bool(np.isinf(ends).any() and not np.isnan(ends).any())
 
 
 def _unknown(node: ir.Node) -> str:

@@ -276,6 +276,14 @@ def test_samples_that_are_sorted_by_class_are_kept_evenly_spread() -> None:
     np.testing.assert_array_equal(kept.labels, kept.inputs["x"][:, 0])
 
 
+def test_samples_of_one_shape_are_kept_where_shapes_differ() -> None:
+    b = ModelBuilder()
+    b.output(b.node("Relu", b.input("x", ["N", "length"])), ["N", "length"])
+    data = [{"x": np.full((1, 3 + at % 3), at, np.float32)} for at in range(10)]
+    kept = kept_samples(open_samples(data, normalize(b.build())), 64)
+    assert kept.inputs["x"].shape == (4, 3)
+
+
 def test_steps_are_joined_undone_and_applied() -> None:
     values = pictures(2).astype(np.float32)
     first, then = Steps(np.array([3.0]), np.array([0.5])), Steps.of(RIGHT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -43,7 +44,10 @@ class KeptSamples(msgspec.Struct, frozen=True):
 
 
 def kept_samples(samples: Samples, most: int) -> KeptSamples:
-    """Read all samples once and keep some, evenly spread, since data may be sorted by class."""
+    """Read all samples once and keep some, evenly spread, since data may be sorted by class.
+
+    Of samples of several shapes those of the most frequent one are kept, which can be one batch.
+    """
     rows: list[Batch] = []
     places: list[int] = []
     stride, room = 1, most
@@ -58,6 +62,10 @@ def kept_samples(samples: Samples, most: int) -> KeptSamples:
         # and those that are kept stay evenly spread.
         if len(rows) >= 2 * room:
             rows, places, stride = rows[::2], places[::2], 2 * stride
+    shapes = [tuple(array.shape for array in row.values()) for row in rows]
+    usual = Counter(shapes).most_common(1)[0][0] if shapes else ()
+    alike = [k for k, shape in enumerate(shapes) if shape == usual]
+    rows, places = [rows[k] for k in alike], [places[k] for k in alike]
     chosen = [index * len(rows) // min(room, len(rows)) for index in range(min(room, len(rows)))]
     # So that a round on the first 8 sees all classes of data that is sorted by class.
     order = np.array(chosen)[_spread(len(chosen))]

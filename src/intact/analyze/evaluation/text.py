@@ -21,7 +21,7 @@ from intact.data.batching import Batch
 from intact.data.text.inputs import TokenInputs
 from intact.engines.executor import Run
 from intact.errors import UsageError
-from intact.graph import Graph
+from intact.graph import Graph, facts, is_constant, weight_slot
 from intact.numerics.text_metrics import (
     rank_correlation,
     row_cosines,
@@ -259,9 +259,23 @@ class TextScores:
 
 
 def _has_few(output: ir.Value) -> bool:
-    """Tell whether an output has so few numbers for each token that these are scores of labels."""
+    """Tell whether an output has so few numbers for each token that these are scores of labels.
+
+    So few are those of a last layer that reads more of them than it gives: vectors are normalized,
+    or as wide as the layers before.
+    """
     last = None if output.shape is None else output.shape[-1]
-    return isinstance(last, int) and last < _FEWEST_NUMBERS
+    maker = output.producer()
+    while maker is not None and facts(maker).adds:  # its bias
+        data = [each for each in maker.inputs if each is not None and not is_constant(each)]
+        maker = data[0].producer() if len(data) == 1 else None
+    slot = None if maker is None else weight_slot(maker)
+    weight = None if maker is None or slot is None else maker.inputs[slot]
+    is_fixed = weight is not None and is_constant(weight)
+    shape = weight.shape if weight is not None and is_fixed else None
+    lengths = [each for each in shape or () if isinstance(each, int)]
+    narrows = isinstance(last, int) and len(lengths) == 2 and last < max(lengths)
+    return narrows or (isinstance(last, int) and last < _FEWEST_NUMBERS)
 
 
 def _window_losses(
