@@ -171,11 +171,9 @@ class _Judged(NamedTuple):
         noise.
         """
         one, other = self.detections, before.detections
-        if one is not None and other is not None:
-            if one.is_better(other):
-                return True
-            if one.loses(other):
-                return False
+        told = None if one is None or other is None else one.is_better(other)
+        if told is not None:
+            return told
         gained = max(gains(before.errors, self.errors).values(), default=0.0)
         return gained > least and not self.errors.loses(before.errors)
 
