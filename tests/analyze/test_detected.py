@@ -8,7 +8,7 @@ import pytest
 
 import intact
 from intact.analyze import detected
-from intact.analyze.detected import loses_detections
+from intact.analyze.detected import finds_more
 from intact.analyze.verdict import Judgement
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.choice import Choice, choose
@@ -158,9 +158,9 @@ def faint() -> onnx.ModelProto:
 def test_a_plan_that_finds_less_loses() -> None:
     graph = normalize(faint())
     fine, coarse = chosen(graph, 8), chosen(graph, 2)
-    assert loses_detections(coarse, fine)
-    assert not loses_detections(fine, coarse)
-    assert not loses_detections(fine, fine)
+    assert finds_more(coarse, fine) is False
+    assert finds_more(fine, coarse) is True
+    assert finds_more(fine, fine) is None
 
 
 def test_nothing_is_run_for_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,4 +170,4 @@ def test_nothing_is_run_for_other_models(monkeypatch: pytest.MonkeyPatch) -> Non
     build.output("y", ["n", 10])
     choice = chosen(normalize(build.build()), 8)
     monkeypatch.delattr(detected, "_outputs")
-    assert not loses_detections(choice, choice)
+    assert finds_more(choice, choice) is None

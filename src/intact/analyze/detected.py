@@ -15,12 +15,12 @@ import numpy.typing as npt
 from intact.calibrate.choice import Choice
 from intact.calibrate.outputs import exceeds_by_more_than_chance
 from intact.data.batching import sample_count
-from intact.data.detections import LIKE, DetectionMetric
+from intact.data.detections import DetectionMetric
 from intact.data.metric import Compared, OutputRecord, Outputs
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.limits import CONFIDENT, DETECTED
-from intact.numerics.detections import kept
+from intact.numerics.detections import average_precisions, kept, match
 
 
 def compared_detections(choice: Choice) -> Compared | None:
@@ -50,18 +50,24 @@ class Found(NamedTuple):
     Attributes:
         like: Percent of mean average precision, with float's detections as the truth.
         mistakes: What is missed and what is added, by image.
+        is_all: Whether the model gives nothing else, such as masks.
     """
 
     like: float
     mistakes: npt.NDArray[np.int64]
+    is_all: bool
 
-    def loses(self, before: Found) -> bool:
-        """Tell whether more is missed or added than by another plan, beyond samples' chance."""
-        return exceeds_by_more_than_chance(self.mistakes, before.mistakes)
+    def is_better(self, before: Found) -> bool | None:
+        """Tell whether a plan is better than another.
 
-    def is_better(self, before: Found) -> bool:
-        """Tell whether boxes and scores are nearer to float's, and nothing more is missed."""
-        return self.like > before.like + 100 - DETECTED and not self.loses(before)
+        Returns:
+            False where more is missed or added, beyond samples' chance; True where that is not so,
+            boxes and scores are nearer to float's, and there is nothing else; None where detections
+            do not tell.
+        """
+        if exceeds_by_more_than_chance(self.mistakes, before.mistakes):
+            return False
+        return True if self.is_all and self.like > before.like + 100 - DETECTED else None
 
 
 def found_by(choice: Choice) -> Found | None:
@@ -78,26 +84,27 @@ def found_by(choice: Choice) -> Found | None:
         in_float, quantized = _outputs(choice)
         if not metric.reads(in_float):
             return None
-        like = metric.compare(in_float, quantized, {}).figures[LIKE][1]
         wanted, found = (metric.detections(each, in_float) for each in (in_float, quantized))
         missed, added = (kept(*each, CONFIDENT) for each in ((found, wanted), (wanted, found)))
-        return Found(like, np.asarray(missed[0] - missed[1] + added[0] - added[1]))
+        confident = [each.at(each.scores >= CONFIDENT) for each in wanted]
+        if not any(len(each.scores) for each in confident):
+            return None
+        like = 100 * float(average_precisions(match(found, confident))[0].mean())
+        mistakes = np.asarray(missed[0] - missed[1] + added[0] - added[1])
+        read = {metric.boxes, metric.scores, metric.classes}
+        return Found(like, mistakes, read.issuperset(in_float))
     return None
 
 
-def loses_detections(choice: Choice, before: Choice) -> bool:
-    """Tell whether a plan misses or adds more detections than another, beyond samples' chance.
-
-    Args:
-        choice: The plan.
-        before: The other, of the same outputs on the same samples.
+def finds_more(choice: Choice, before: Choice) -> bool | None:
+    """Tell whether a plan is better than another of the same outputs, by what both find.
 
     Returns:
-        False for what is no detector by its outputs: nothing is run for others.
+        As `Found.is_better`; None of what is no detector by its outputs.
     """
     one = found_by(choice)
     other = None if one is None else found_by(before)
-    return one is not None and other is not None and one.loses(other)
+    return None if one is None or other is None else one.is_better(other)
 
 
 def _outputs(choice: Choice) -> tuple[Outputs, Outputs]:

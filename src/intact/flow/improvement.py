@@ -140,12 +140,12 @@ def _errors(scaled: Scaled) -> Errors:
 
 
 def _helps(before: Scaled, after: Scaled) -> bool:
-    """Tell whether the outputs are better and none loses, nor what a detector finds."""
-    was, has = _errors(before), _errors(after)
-    if not has.is_better(was) or has.loses(was):
-        return False
-    if before.choice is None or after.choice is None:
-        return True
-    from intact.analyze.detected import loses_detections  # few have boxes
+    """Tell whether a detector finds more, or else the outputs are better and none loses."""
+    if before.choice is not None and after.choice is not None:
+        from intact.analyze.detected import finds_more  # few have boxes
 
-    return not loses_detections(after.choice, before.choice)
+        told = finds_more(after.choice, before.choice)
+        if told is not None:
+            return told
+    was, has = _errors(before), _errors(after)
+    return has.is_better(was) and not has.loses(was)

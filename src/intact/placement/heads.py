@@ -108,11 +108,11 @@ class Heads(msgspec.Struct, frozen=True):
     ) -> tuple[tuple[str, ...], Note | None]:
         """Find the nodes that gain in float, as simulations show, and the note that says so."""
         job = self.job
-        candidates = list(self._candidates(statistics, joins))
-        if not candidates:
+        if not any(self._candidates(statistics, joins, self._is_detector)):
             return (), None
         judge = _Judge(job.plan.graph, self._parts, choice, threads)
         first = best = judge.judged(choice.plan)
+        candidates = self._candidates(statistics, joins, first.misses)
         found: tuple[str, ...] = ()
         least = TOLD_DB
         for names in candidates:
@@ -127,14 +127,20 @@ class Heads(msgspec.Struct, frozen=True):
         return found, _note(found, joins, first, best) if found else None
 
     def _candidates(
-        self, statistics: Statistics, joins: Sequence[Join]
+        self, statistics: Statistics, joins: Sequence[Join], misses: bool
     ) -> Iterator[tuple[str, ...]]:
-        """Yield names of nodes to keep in float."""
+        """Yield names of nodes to keep in float.
+
+        Args:
+            statistics: What `decide` takes.
+            joins: Those of unlike ranges.
+            misses: Whether a detector does not find all that float does, by its outputs.
+        """
         nodes = [join.node for join in joins]
-        if self.tail is not None and (nodes or self.tail.decoders or self._is_detector):
+        if self.tail is not None and (nodes or self.tail.decoders or misses):
             yield from self.tail.candidates(nodes)
-            if names := self.tail.with_refined():
-                yield names
+        if self.tail is not None and misses and (names := self.tail.with_refined()):
+            yield names
         unlike = {} if self.state is None else self.state.unlike(statistics)
         if self.state is not None and unlike:
             yield from self.state.candidates(unlike, self.tail, nodes)
@@ -164,6 +170,11 @@ class _Judged(NamedTuple):
     errors: Errors
     detections: Found | None
 
+    @property
+    def misses(self) -> bool:
+        """Whether a detector does not find all that float does."""
+        return self.detections is not None and self.detections.like < DETECTED
+
     def is_better(self, before: _Judged, least: float) -> bool:
         """Tell whether a part gains so many decibels and none loses, or detections gain.
 
@@ -171,11 +182,9 @@ class _Judged(NamedTuple):
         noise.
         """
         one, other = self.detections, before.detections
-        if one is not None and other is not None:
-            if one.is_better(other):
-                return True
-            if one.loses(other):
-                return False
+        told = None if one is None or other is None else one.is_better(other)
+        if told is not None:
+            return told
         gained = max(gains(before.errors, self.errors).values(), default=0.0)
         return gained > least and not self.errors.loses(before.errors)
 
@@ -194,17 +203,18 @@ class _Judge:
         # fill the memory.
         outputs.extend(shown)
         self._runs = FloatRuns(Graph(editor.finish()), choice.runs.batches, threads=threads)
-        self._finds: bool | None = None
+        self._misses: bool | None = None
 
     def judged(self, plan: QuantizedGraph) -> _Judged:
         """Simulate a plan with scales."""
         detections: Found | None = None
-        if self._finds is not False:
+        if self._misses is not False:
             choice = msgspec.structs.replace(self._choice, plan=plan, simulator=None)
             detections = found_by(choice)
-            if self._finds is None:
-                self._finds = detections is not None and detections.like < DETECTED
-        return _Judged(self._runs.simulated(plan, self._names), detections)
+        found = _Judged(self._runs.simulated(plan, self._names), detections)
+        if self._misses is None:
+            self._misses = found.misses
+        return found
 
 
 def plan_in_float(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from intact.analyze.detected import found_by
 from intact.calibrate.choice import Choice
 from intact.calibrate.huge import (
     HugePart,
@@ -23,7 +24,7 @@ from intact.calibrate.huge import (
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
 from intact.improve.passes import Request
-from intact.limits import MOST_DB, TOLD_DB
+from intact.limits import DETECTED, MOST_DB, TOLD_DB
 from intact.placement.heads import UNDO, is_held
 from intact.plan import Note, NoteKind
 from intact.plan.topology import beside_huge
@@ -75,7 +76,8 @@ def handle_huge(
         return job, scaled
     names = wide_tensors(job.plan, statistics)
     parts = huge_parts(job.plan.graph, names, choice.runs)
-    if not parts:
+    # Boxes in another order are noise in decibels, and no loss.
+    if not parts or ((seen := found_by(choice)) is not None and seen.like >= DETECTED):
         return job, scaled
     ways = [
         way
