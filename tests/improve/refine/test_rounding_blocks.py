@@ -18,12 +18,17 @@ from intact.calibrate.outputs import FloatRuns
 from intact.config import QuantState
 from intact.data.sources import open_samples
 from intact.errors import UsageError
+from intact.improve.layers import Layer
+from intact.improve.refine.moments import Moments
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
+from intact.improve.refine.rounding_blocks import SharedInput
 from intact.improve.refine.walk import Shelf, Walk
+from intact.numerics.metrics import decibels
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.targets import in_blocks, load_target
 from tests.block_nets import WIDTH, WORDS, decoder, dense_net
+from tests.models import ModelBuilder
 from tests.plans import lost, planned
 from tests.texts import DECODER, saved, tiny_decoder
 
@@ -112,6 +117,50 @@ def test_the_preset_rounds_and_the_runtime_computes_it() -> None:
     compared = intact.verify(made, mixed(8, 2)).float_layers
     assert len(compared) == len(LAYERS)
     assert not any(each.differs for each in compared)
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+def test_a_table_that_is_only_looked_up_is_rounded_before_the_layers(zero_points: bool) -> None:
+    b = ModelBuilder()
+    table = b.random.normal(0, 1, (WORDS, 40)).astype(np.float32)  # the last block is ragged
+    ids = b.input("ids", ["batch", "length"], onnx.TensorProto.INT64)
+    b.node("Gather", b.constant(table), ids, out="words", name="words")
+    b.node("MatMul", "words", b.weight(40, 16), out="y", name="layer")
+    b.output("y")
+    plan = plan_of(b.build(), zero_points=zero_points)
+    given = {"ids": np.random.default_rng(0).integers(0, WORDS, (64, 9))}
+    gains: list[Gain] = []
+    better = refine_rounding(plan, open_samples(given, plan.graph), threads=1, report=gains.append)
+    end = TensorEnd.input("words", 0)
+    own = better.configs[end]
+    assert [each.node for each in gains] == ["words", "layer"]
+    nearest = plan.configs[end].dequantize(plan.configs[end].quantize(table))
+    errors = [
+        np.square(each - table).sum() for each in (own.dequantize(better.baked[end]), nearest)
+    ]
+    assert errors[0] < 0.95 * errors[1]
+    assert gains[0].after - gains[0].before == pytest.approx(-decibels(*errors), abs=1e-3)
+    scale = np.asarray(own.scale)
+    assert np.array_equal(scale, scale.astype(np.float16))
+    assert (own.state, own.observer) == (QuantState.BAKED, OBSERVER)
+
+
+def test_of_all_samples_less_is_damped_than_of_those_that_are_fitted() -> None:
+    graph = planned(dense_net(), in_blocks(load_target("onnxruntime"), 32, 4)).graph
+    layer = Layer.of(graph, graph.node("first"))
+    assert layer is not None
+    halves = [[(each["x"], each["x"])] for each in (mixed(30, 1), mixed(90, 2))]
+    shared = SharedInput(*(Moments.of(layer, each, of_float=False) for each in halves))
+    some, whole = (shared.prepared(1.0, of_all=each) for each in (False, True))
+    assert some is not None
+    assert whole is not None
+    for fit, seen, damping in (
+        (some, shared.fit, 1.0),
+        (whole, shared.fit + shared.held_out, 30 / 120),
+    ):
+        moments = seen.of_quantized()[1][0]
+        ridge = damping * np.trace(moments) / len(moments) * np.eye(len(moments))
+        np.testing.assert_allclose(fit.moments, moments + ridge)
 
 
 @pytest.mark.parametrize("beside", [0.0, 10.0])

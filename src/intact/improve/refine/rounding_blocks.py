@@ -24,7 +24,7 @@ from intact.config import TensorQuantConfig
 from intact.data.stream import Samples
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import Moments
-from intact.numerics.block_rounding import BlockFit, Singles, round_blocks
+from intact.numerics.block_rounding import BlockFit, Singles, Stored, round_blocks
 from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels
 from intact.ops import DENSE
@@ -32,8 +32,9 @@ from intact.plan import QuantizedGraph
 from intact.program.lower.chains import Points
 from intact.targets.blocks import Blocks, ScaleType
 
-DAMPINGS = (1e-2, 1e-1, 1.0)
-"""What is added to the diagonals of second moments, as shares of their mean."""
+DAMPINGS = (1e-2, 1e-1, 0.3, 1.0, 3.0)
+"""What is added to the diagonals of second moments, as shares of their mean. Inputs of few samples
+take the strong ones: of sentences of an encoder there are fewer than inputs."""
 ZOOMS = tuple(1 - step / 20 for step in range(11))
 """Factors of the scales that are tried at first; they are fitted to the codes later."""
 ENOUGH_ROWS = 4
@@ -80,11 +81,13 @@ class SharedInput:
                 seen = self.fit + self.held_out if of_all else self.fit
                 cross, moments = seen.of_quantized()
                 self._means[of_all] = cross[0] - moments[0], moments[0]
+            # What is best for some samples is more than enough for all: as the mean of an error
+            # squared, a ridge that keeps out noise falls with how much was counted.
+            share = self.fit.count / (self.fit.count + self.held_out.count) if of_all else 1.0
             make = partial(BlockFit.of, *self._means[of_all])
             with ThreadPoolExecutor(len(missing)) as pool:
-                self._fits |= zip(
-                    ((each, of_all) for each in missing), pool.map(make, missing), strict=True
-                )
+                found = pool.map(make, [each * share for each in missing])
+                self._fits |= zip(((each, of_all) for each in missing), found, strict=True)
         return [self._fits[each, of_all] for each in dampings]
 
 
@@ -192,22 +195,81 @@ class BlockTrial:
         return [decibels(power, float(each)) for each in lost]
 
     def _stored(self, scale: Doubles) -> Doubles:
-        kind = ScaleType.FLOAT32 if self.blocks is None else self.blocks.scale_type
-        return stored_scales(scale, kind).astype(np.float64)
+        return _stored(self.blocks, scale)
 
     def _levels(self, scale: Scales) -> Levels:
-        config, params = self.config, self.config.params
-        zero = np.zeros(scale.shape) if params is None else params.zero_point
-        scales, zeros = (
-            np.ascontiguousarray(np.moveaxis(each, config.grid.axis or 0, -1), np.float64)
-            for each in (scale, np.broadcast_to(zero, scale.shape))
-        )
-        return Levels(scales, zeros, config.quant_min, config.quant_max, config.grid.block)
+        return _levels(self.config, scale)
 
     def _of_blocks(self, scale: npt.NDArray[Any]) -> Scales:
-        """Bring ``[outputs, blocks]`` into the shape of the scales of blocks."""
-        moved = np.moveaxis(scale, -1, self.config.grid.axis or 0)
-        return np.ascontiguousarray(moved, np.float32)
+        return _of_blocks(self.config, scale)
+
+
+def round_table(
+    table: Singles, config: TensorQuantConfig, blocks: Blocks | None
+) -> tuple[Scales, Singles, float, float]:
+    """Round what is looked up: each number is a result, and none is better than another.
+
+    Args:
+        table: In float, of two axes.
+        config: How it is quantized.
+        blocks: How the target holds weights in blocks.
+
+    Returns:
+        The scale as the config has it, what its codes stand for, and the signal to noise of the
+        numbers with rounding to nearest and with these, dB.
+    """
+    axis, size = config.grid.axis or 0, config.grid.block or 1
+    levels = _levels(config, np.asarray(config.scale, np.float32))
+    rows = np.moveaxis(table, axis, -1)
+    fit = BlockFit.of(np.zeros((size, size)), np.eye(size), 0.0)
+    if fit is None:
+        raise ValueError("the identity has an inverse")
+    rounded, scale = np.empty_like(rows), np.empty_like(levels.scale)
+    power = before = after = 0.0
+    for start in range(0, len(rows), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        own, few = rows[part].astype(np.float64), _rows(levels, part)
+        rounded[part], scale[part] = _each_block(own, few, fit, partial(_stored, blocks))
+        power += float(np.square(own).sum())
+        before += float(np.square(own - few.nearest(own)).sum())
+        after += float(np.square(own - rounded[part]).sum())
+    moved = np.ascontiguousarray(np.moveaxis(rounded, -1, axis))
+    return _of_blocks(config, scale), moved, decibels(power, before), decibels(power, after)
+
+
+def _each_block(
+    rows: Doubles, levels: Levels, fit: BlockFit, stored: Stored
+) -> tuple[Doubles, Doubles]:
+    """Round each block as an output of its own; return levels and scales."""
+    size, count = len(fit.moments), rows.shape[1]
+    padded = np.pad(rows, ((0, 0), (0, -count % size)))
+    zero = np.broadcast_to(levels.zero_point, levels.scale.shape)
+    flat = Levels(levels.scale.reshape(-1, 1), zero.reshape(-1, 1), levels.low, levels.high, size)
+    found = round_blocks(padded.reshape(-1, size), flat, fit, ZOOMS, stored)
+    return found.rounded.reshape(padded.shape)[:, :count], found.scale.reshape(levels.scale.shape)
+
+
+def _stored(blocks: Blocks | None, scale: Doubles) -> Doubles:
+    """Return scales as a file holds them."""
+    kind = ScaleType.FLOAT32 if blocks is None else blocks.scale_type
+    return stored_scales(scale, kind).astype(np.float64)
+
+
+def _levels(config: TensorQuantConfig, scale: Scales) -> Levels:
+    """Return the levels of ``[outputs, inputs]``, given scales as a config has them."""
+    params = config.params
+    zero = np.zeros(scale.shape) if params is None else params.zero_point
+    scales, zeros = (
+        np.ascontiguousarray(np.moveaxis(each, config.grid.axis or 0, -1), np.float64)
+        for each in (scale, np.broadcast_to(zero, scale.shape))
+    )
+    return Levels(scales, zeros, config.quant_min, config.quant_max, config.grid.block)
+
+
+def _of_blocks(config: TensorQuantConfig, scale: npt.NDArray[Any]) -> Scales:
+    """Bring ``[outputs, blocks]`` into the shape of the scales of blocks."""
+    moved = np.moveaxis(scale, -1, config.grid.axis or 0)
+    return np.ascontiguousarray(moved, np.float32)
 
 
 def enough_samples(plan: QuantizedGraph, points: Points, samples: Samples) -> int | None:

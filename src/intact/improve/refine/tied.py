@@ -1,4 +1,4 @@
-"""Tables in blocks that are looked up, and that layers multiply with too: one set of integers."""
+"""Tables in blocks that are looked up; those that layers multiply with too have the same codes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import QuantState
-from intact.graph.tied_tables import tied_tables
+from intact.graph.ops import constant_array
+from intact.graph.tied_tables import is_looked_up, tied_tables
+from intact.improve.presets import FEW_BITS
+from intact.improve.refine.rounding_blocks import round_table
 from intact.improve.refine.walk import bake
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan.gains import Gain, Report
+from intact.plan.given_scales import GIVEN
 from intact.program.lower.chains import Points
 
 
@@ -48,6 +53,31 @@ def tables_of_layers(plan: QuantizedGraph, points: Points) -> Mapping[ir.Node, Q
         found[layer] = table if is_alike and is_free else None
         taken.add(table.end)
     return found
+
+
+def round_lookups(plan: QuantizedGraph, points: Points, observer: str, report: Report) -> None:
+    """Round tables of few bits that are only looked up, in place.
+
+    Before the layers, which then make good what is lost. That needs no samples: see `round_table`.
+    """
+    tied = {point.end for point in tables_of_layers(plan, points).values() if point is not None}
+    for point in {point.end: point for point in points.at_input.values()}.values():
+        config = point.config
+        if config.grid.block is None or config.bits > FEW_BITS or len(config.group()) > 1:
+            continue
+        if point.end in tied or point.end in plan.baked:
+            continue
+        if not all(is_looked_up(node, slot) for node, slot in point.readers):
+            continue
+        array = constant_array(point.value)
+        if array is None or array.ndim != 2 or config.observer == GIVEN:
+            continue
+        scale, values, before, after = round_table(array, config, plan.target.blocks)
+        report(Gain(point.end.node, before, after, after > before))
+        if after > before:
+            config.set_params(scale, config.offset)
+            config.observer = observer
+            bake(plan, points, point, QuantState.BAKED, values)
 
 
 def copy_rounded(
