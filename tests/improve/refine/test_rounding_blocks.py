@@ -149,8 +149,11 @@ def test_of_all_samples_less_is_damped_than_of_those_that_are_fitted() -> None:
     graph = planned(dense_net(), in_blocks(load_target("onnxruntime"), 32, 4)).graph
     layer = Layer.of(graph, graph.node("first"))
     assert layer is not None
-    halves = [[(each["x"], each["x"])] for each in (mixed(30, 1), mixed(90, 2))]
-    shared = SharedInput(*(Moments.of(layer, each, of_float=False) for each in halves))
+    fitted, checked = (
+        Moments.of(layer, [(each["x"], each["x"])], of_float=False)
+        for each in (mixed(30, 1), mixed(90, 2))
+    )
+    shared = SharedInput(fitted, checked)
     some, whole = (shared.prepared(1.0, of_all=each) for each in (False, True))
     assert some is not None
     assert whole is not None
