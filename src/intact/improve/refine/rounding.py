@@ -36,7 +36,7 @@ from intact.improve.layers import Doubles, Layer
 from intact.improve.presets import FEW_BITS
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
-from intact.improve.refine.tied import copy_rounded, round_lookups, tables_of_layers
+from intact.improve.refine.tied import copy_rounded, scale_tables, tables_of_layers
 from intact.improve.refine.walk import Array, LazySequence, Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoom_scale
 from intact.limits import CHOSEN, TRIED_AT_ONCE
@@ -99,7 +99,7 @@ def refine_rounding(
     plan = plan.copy()
     points = Points.of(plan)
     enough = enough_samples(plan, points, samples)
-    round_lookups(plan, points, OBSERVER, report)
+    scale_tables(plan, points, OBSERVER, report)
     most = most if enough is None else min(most, enough)
     walk = Walk(plan, samples, most=most, threads=threads, ends=False, together=enough is not None)
     tables = _round_layers(plan, walk, report)

@@ -204,10 +204,10 @@ class BlockTrial:
         return _of_blocks(self.config, scale)
 
 
-def round_table(
+def table_scales(
     table: Singles, config: TensorQuantConfig, blocks: Blocks | None
-) -> tuple[Scales, Singles, float, float]:
-    """Round what is looked up: each number is a result, and none is better than another.
+) -> tuple[Scales, float, float]:
+    """Choose the scales of what is looked up: each number is a result, none better than another.
 
     Args:
         table: In float, of two axes.
@@ -215,38 +215,40 @@ def round_table(
         blocks: How the target holds weights in blocks.
 
     Returns:
-        The scale as the config has it, what its codes stand for, and the signal to noise of the
-        numbers with rounding to nearest and with these, dB.
+        The scale as the config has it, and the signal to noise of the numbers with the scale that
+        it had and with this, dB; the codes are the nearest.
+
+    Raises:
+        ValueError: The table is not in blocks.
     """
     axis, size = config.grid.axis or 0, config.grid.block or 1
     levels = _levels(config, np.asarray(config.scale, np.float32))
     rows = np.moveaxis(table, axis, -1)
+    # Each block is an output of its own, whose inputs have the same power.
     fit = BlockFit.of(np.zeros((size, size)), np.eye(size), 0.0)
     if fit is None:
-        raise ValueError("the identity has an inverse")
-    rounded, scale = np.empty_like(rows), np.empty_like(levels.scale)
+        raise ValueError("the table is not in blocks")
+    scale = np.empty_like(levels.scale)
     power = before = after = 0.0
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         own, few = rows[part].astype(np.float64), _rows(levels, part)
-        rounded[part], scale[part] = _each_block(own, few, fit, partial(_stored, blocks))
+        scale[part] = _of_each_block(own, few, fit, partial(_stored, blocks))
+        found = Levels(scale[part], few.zero_point, few.low, few.high, few.block)
         power += float(np.square(own).sum())
         before += float(np.square(own - few.nearest(own)).sum())
-        after += float(np.square(own - rounded[part]).sum())
-    moved = np.ascontiguousarray(np.moveaxis(rounded, -1, axis))
-    return _of_blocks(config, scale), moved, decibels(power, before), decibels(power, after)
+        after += float(np.square(own - found.nearest(own)).sum())
+    return _of_blocks(config, scale), decibels(power, before), decibels(power, after)
 
 
-def _each_block(
-    rows: Doubles, levels: Levels, fit: BlockFit, stored: Stored
-) -> tuple[Doubles, Doubles]:
-    """Round each block as an output of its own; return levels and scales."""
+def _of_each_block(rows: Doubles, levels: Levels, fit: BlockFit, stored: Stored) -> Doubles:
+    """Return the scales of least error, ``[outputs, blocks]``."""
     size, count = len(fit.moments), rows.shape[1]
     padded = np.pad(rows, ((0, 0), (0, -count % size)))
     zero = np.broadcast_to(levels.zero_point, levels.scale.shape)
     flat = Levels(levels.scale.reshape(-1, 1), zero.reshape(-1, 1), levels.low, levels.high, size)
     found = round_blocks(padded.reshape(-1, size), flat, fit, ZOOMS, stored)
-    return found.rounded.reshape(padded.shape)[:, :count], found.scale.reshape(levels.scale.shape)
+    return found.scale.reshape(levels.scale.shape)
 
 
 def _stored(blocks: Blocks | None, scale: Doubles) -> Doubles:

@@ -11,7 +11,7 @@ from intact.config import QuantState
 from intact.graph.ops import constant_array
 from intact.graph.tied_tables import is_looked_up, tied_tables
 from intact.improve.presets import FEW_BITS
-from intact.improve.refine.rounding_blocks import round_table
+from intact.improve.refine.rounding_blocks import table_scales
 from intact.improve.refine.walk import bake
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.gains import Gain, Report
@@ -55,29 +55,36 @@ def tables_of_layers(plan: QuantizedGraph, points: Points) -> Mapping[ir.Node, Q
     return found
 
 
-def round_lookups(plan: QuantizedGraph, points: Points, observer: str, report: Report) -> None:
-    """Round tables of few bits that are only looked up, in place.
+def scale_tables(plan: QuantizedGraph, points: Points, observer: str, report: Report) -> None:
+    """Give tables of few bits that are looked up the scales of least error, in place.
 
-    Before the layers, which then make good what is lost. That needs no samples: see `round_table`.
+    Before the layers are rounded, which then make good what is lost. That needs no samples: see
+    `table_scales`. A layer that multiplies with a table gets its scales too.
     """
-    tied = {point.end for point in tables_of_layers(plan, points).values() if point is not None}
+    layers = {
+        table.end: points.at_input[str(layer.name), 1]
+        for layer, table in tables_of_layers(plan, points).items()
+        if table is not None
+    }
     for point in {point.end: point for point in points.at_input.values()}.values():
-        config = point.config
-        if config.grid.block is None or config.bits > FEW_BITS or len(config.group()) > 1:
-            continue
-        if point.end in tied or point.end in plan.baked:
+        config, layer = point.config, layers.get(point.end)
+        array = constant_array(point.value)
+        if config.grid.block is None or config.bits > FEW_BITS or array is None or array.ndim != 2:
             continue
         if not all(is_looked_up(node, slot) for node, slot in point.readers):
             continue
-        array = constant_array(point.value)
-        if array is None or array.ndim != 2 or config.observer == GIVEN:
+        own = (point,) if layer is None else (point, layer)
+        if any(each.end in plan.baked or each.config.observer == GIVEN for each in own):
             continue
-        scale, values, before, after = round_table(array, config, plan.target.blocks)
+        if any(len(each.config.group()) > 1 for each in own):
+            continue
+        scale, before, after = table_scales(array, config, plan.target.blocks)
         report(Gain(point.end.node, before, after, after > before))
         if after > before:
             config.set_params(scale, config.offset)
             config.observer = observer
-            bake(plan, points, point, QuantState.BAKED, values)
+            if layer is not None:
+                layer.config.set_params(scale.T, layer.config.offset)
 
 
 def copy_rounded(
