@@ -209,14 +209,12 @@ class HandleHuge(Stage):
 
         def equalized() -> Scaled:
             if isinstance(calibration.data, Iterator):
-                raise UsageError(f"{EQUALIZE} runs samples a second time", remedy=AGAIN)
+                raise UsageError(f"{EQUALIZE.name} runs samples a second time", remedy=AGAIN)
             from intact.flow.improvement import Improver
 
             again = partial(calibration.recalibrate, job)
             threads = calibration.options.threads
-            improver = Improver(
-                (Request(EQUALIZE),), calibration.samples, again, None, threads, rewritten
-            )
+            improver = Improver((EQUALIZE,), calibration.samples, again, None, threads, rewritten)
             return improver.improve(state.scaled, observed.runs)
 
         rewritten: dict[Request, Rewritten] = {}

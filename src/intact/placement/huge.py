@@ -30,7 +30,8 @@ from intact.plan import Note, NoteKind
 from intact.plan.topology import beside_huge
 from intact.results.job import Job, Scaled
 
-EQUALIZE = "equalize"
+EQUALIZE = Request("equalize")
+EQUALIZED = "channels are equalized"
 _ENOUGH = 0.9
 """Part of what the best way regains that a cheaper one is to regain."""
 
@@ -82,13 +83,13 @@ def handle_huge(
     ways = [
         way
         for way in _ways(job, parts, scaled, choice, rescale, equalized)
-        if way.decibels > _worst(choice) + TOLD_DB and is_held(way.job, way.scaled.plan)
+        if way.decibels > worst_db(choice) + TOLD_DB and is_held(way.job, way.scaled.plan)
     ]
-    best = max((way.decibels for way in ways), default=0.0) - _worst(choice)
+    best = max((way.decibels for way in ways), default=0.0) - worst_db(choice)
     # Cheapest first: that regains nearly as much as the best is taken.
     for way in ways:
-        if way.decibels - _worst(choice) >= _ENOUGH * best:
-            note = _note(parts, way, choice)
+        if way.decibels - worst_db(choice) >= _ENOUGH * best:
+            note = note_gain(parts, way.what, way.decibels, choice, NoteKind.HEAD, UNDO)
             plan = way.job.plan.with_notes((note,))
             found = msgspec.structs.replace(way.job, plan=plan)
             return found, way.scaled._replace(plan=way.scaled.plan.with_notes((note,)))
@@ -105,15 +106,11 @@ def _ways(
 ) -> Iterator[_Way]:
     """Yield the ways that can be planned, cheapest first; none that costs another output."""
     tensors = [part.tensor for part in parts]
-    asked = any(each.name == EQUALIZE for each in job.requests)
+    asked = any(each.name == EQUALIZE.name for each in job.requests)
 
     def equalizing() -> tuple[Job, Scaled, str]:
-        requests = job.requests if asked else (Request(EQUALIZE), *job.requests)
-        return (
-            msgspec.structs.replace(job, requests=requests),
-            equalized(),
-            "channels are equalized",
-        )
+        requests = job.requests if asked else (EQUALIZE, *job.requests)
+        return msgspec.structs.replace(job, requests=requests), equalized(), EQUALIZED
 
     def widened() -> tuple[Job, Scaled, str]:
         given = job.planner.overrides
@@ -140,20 +137,32 @@ def _ways(
             if way is equalizing:
                 scaled = before  # the pass runs with the others, later
             if not found.errors.loses(choice.errors):
-                yield _Way(changed, scaled, _worst(found), what)
+                yield _Way(changed, scaled, worst_db(found), what)
 
 
-def _worst(choice: Choice) -> float:
+def worst_db(choice: Choice) -> float:
+    """Return the signal to noise of the worst output, dB."""
     return min(choice.errors.decibels.values(), default=MOST_DB)
 
 
-def _note(parts: Sequence[HugePart], way: _Way, before: Choice) -> Note:
-    """Say in one line what was found, what is done, and what that gains."""
+def note_gain(
+    parts: Sequence[HugePart], what: str, decibels: float, before: Choice, kind: NoteKind, undo: str
+) -> Note:
+    """Say in one line what was found, what is done, and what that gains.
+
+    Args:
+        parts: The huge channels and tokens.
+        what: What is done.
+        decibels: The signal to noise of the worst output with it.
+        before: What there was without.
+        kind: Of the note.
+        undo: How to leave it out.
+    """
     first = max(parts, key=lambda part: part.reach / part.usual)
     more = f" ({len(parts)} tensors have such)" if len(parts) > 1 else ""
     message = (
-        f"{first}{more}: {way.what}, and the worst output has {way.decibels:.1f} dB of signal to "
-        f"noise instead of {_worst(before):.1f}"
+        f"{first}{more}: {what}, and the worst output has {decibels:.1f} dB of signal to "
+        f"noise instead of {worst_db(before):.1f}"
     )
     maker = before.plan.graph.value(first.tensor).producer()
-    return Note(NoteKind.HEAD, "" if maker is None else str(maker.name), message, UNDO)
+    return Note(kind, "" if maker is None else str(maker.name), message, undo)

@@ -20,14 +20,14 @@ from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import UNLIKE
 from intact.errors import IntactError
 from intact.graph import Graph
-from intact.improve.passes import Request
 from intact.improve.rewrite.equalize import tensors_of
 from intact.improve.rewrite.ties import Ties
-from intact.limits import CHOSEN, DETECTED, LOST_DB, MOST_DB, TOLD_DB, UNASKED_SECONDS
-from intact.plan import Note, NoteKind
+from intact.limits import CHOSEN, DETECTED, LOST_DB, TOLD_DB, UNASKED_SECONDS
+from intact.placement.huge import EQUALIZE, EQUALIZED, note_gain, worst_db
+from intact.plan import NoteKind
 from intact.results.job import Job, Scaled
 
-EQUALIZE = Request("equalize")
+_UNDO = "--preset fast leaves it out"
 _PLANS = 4
 """Models that are made of each block: what leads to it, it, and it equalized by two strengths."""
 
@@ -45,7 +45,7 @@ def equalize_lost(
     """
     choice = scaled.choice
     asked = any(each.name == EQUALIZE.name for each in job.requests)
-    if choice is None or asked or not job.adds_passes or _worst(choice) >= LOST_DB:
+    if choice is None or asked or not job.adds_passes or worst_db(choice) >= LOST_DB:
         return job
     parts = _outliers(job.plan.graph, statistics, choice)
     # Boxes in another order are noise in decibels, and no loss.
@@ -55,7 +55,8 @@ def equalize_lost(
         after = equalized().choice
         after = after if after is None else after.on(choice.runs)
         if after is not None and _gains(after, choice):
-            plan = job.plan.with_notes((_note(parts, choice, after),))
+            note = note_gain(parts, EQUALIZED, worst_db(after), choice, NoteKind.CALIBRATION, _UNDO)
+            plan = job.plan.with_notes((note,))
             requests = (EQUALIZE, *job.requests)
             return msgspec.structs.replace(job, plan=plan, requests=requests)
     return job
@@ -63,7 +64,7 @@ def equalize_lost(
 
 def _gains(after: Choice, before: Choice) -> bool:
     lost = after.errors.loses(before.errors)
-    return not lost and _worst(after) > _worst(before) + TOLD_DB
+    return not lost and worst_db(after) > worst_db(before) + TOLD_DB
 
 
 def _outliers(graph: Graph, statistics: Statistics, choice: Choice) -> list[HugePart]:
@@ -80,20 +81,3 @@ def _outliers(graph: Graph, statistics: Statistics, choice: Choice) -> list[Huge
     names = [tensor.name for tensor in tensors_of(ties)]
     parts = huge_parts(graph, names, choice.runs, UNLIKE)
     return [part for part in parts if part.kind == "channel"]
-
-
-def _worst(choice: Choice) -> float:
-    return min(choice.errors.decibels.values(), default=MOST_DB)
-
-
-def _note(parts: list[HugePart], before: Choice, after: Choice) -> Note:
-    """Say in one line what was found, what is done, and what that gains."""
-    first = max(parts, key=lambda part: part.reach / part.usual)
-    more = f" ({len(parts)} tensors have such)" if len(parts) > 1 else ""
-    message = (
-        f"{first}{more}: channels are equalized, and the worst output has {_worst(after):.1f} dB "
-        f"of signal to noise instead of {_worst(before):.1f}"
-    )
-    maker = before.plan.graph.value(first.tensor).producer()
-    node = "" if maker is None else str(maker.name)
-    return Note(NoteKind.CALIBRATION, node, message, "--preset fast leaves it out")

@@ -41,6 +41,7 @@ from intact.formats.tensorrt.write import (
 from intact.graph import Graph, constant_array, input_value, moves_values
 from intact.graph.traversal import nodes_of
 from intact.ops.operators import (
+    CLAMPS,
     Add,
     BitShift,
     Cast,
@@ -59,7 +60,6 @@ from intact.ops.operators import (
     QLinearConv,
     QLinearMatMul,
     QuantizeLinear,
-    Relu,
     Unique,
     is_a,
     types_of,
@@ -69,8 +69,6 @@ from intact.plan.float16 import in_onnx_runtime
 from intact.plan.given_scales import ScaleTable
 
 QUANTIZE, DEQUANTIZE = QuantizeLinear.name, DequantizeLinear.name
-
-SATURATIONS = types_of(Relu, Clip)
 
 _SCALE, _ZERO_POINT = 1, 2
 
@@ -201,7 +199,7 @@ class WrittenModel:
         """
         while name in known:
             readers = self.graph.consumers(self.graph.value(name))
-            if len(readers) != 1 or readers[0][0].op_type not in SATURATIONS:
+            if len(readers) != 1 or readers[0][0].op_type not in CLAMPS:
                 break
             (reader, _) = readers[0]
             if str(reader.name) in kept:
@@ -419,7 +417,7 @@ def _is_integer_product(value: ir.Value | None) -> bool:
 
 def _is_quantized_next(node: ir.Node) -> bool:
     readers = [use.node for use in node.outputs[0].uses()]
-    if len(readers) == 1 and readers[0].op_type in SATURATIONS:
+    if len(readers) == 1 and readers[0].op_type in CLAMPS:
         # A Relu behind the sum is fused with it.
         readers = [use.node for use in readers[0].outputs[0].uses()]
     return bool(readers) and all(reader.op_type == QUANTIZE for reader in readers)
