@@ -5,10 +5,14 @@ may come at any other, where its numbers are others: observed numbers alone woul
 error at place 32,000, measured). The length of a pair is the same at every place, and bounds both
 of its numbers (see `intact.graph.caches.Rotation`).
 
+Keys in a basis of their own (see `intact.graph.key_basis`) mix the pairs. Each observed one is
+counted as it would be at several places.
+
 Other texts give other numbers than those of calibration, and few codes are better spent on the
-many than on the largest. How wide a range is best follows from the samples: the range of some,
-times a factor, is tried on the others. What is clipped counts by the length of its pair, so that a
-range does as well at every place.
+many than on the largest: each scale takes the range of least error on the samples. How much wider
+or narrower all of a cache are best follows from them too: the ranges of some, times a factor, are
+tried on the others. What is clipped counts by the length of its pair, so that a range does as well
+at every place.
 """
 
 from __future__ import annotations
@@ -24,18 +28,23 @@ from intact.engines.session import Feeds, make_session, run_session
 from intact.errors import CalibrationError
 from intact.graph.caches import rotation_of
 from intact.graph.edit import Editor
+from intact.graph.key_basis import basis_of
 from intact.plan import QuantizedGraph
 from intact.plan.caches import HALF, CachePoint, CacheRanges, cache_points
 
 _FOLDS = 4
 """Parts of the samples; each is tried with the range of the others."""
+_PLACES = 4
+"""At so many places keys are counted that have a basis of their own."""
 _STEPS = 8
 """Bins of magnitudes in an octave."""
 _LOWEST, _HIGHEST = -24, 24
 """Octaves of magnitudes that have bins of their own."""
 _BINS = (_HIGHEST - _LOWEST) * _STEPS
-_FACTORS = 2.0 ** (np.arange(-8, 9) / 4)
-"""Of ranges, that are tried: a quarter to four times the largest magnitude."""
+_PARTS = 2.0 ** (-np.arange(17) / 8)
+"""Of the largest magnitude, that are tried: down to a quarter."""
+_FACTORS = 2.0 ** (np.arange(-4, 9) / 4)
+"""Of the best ranges of some samples, that are tried on others: half to four times."""
 
 _Counts = npt.NDArray[np.int64]
 _Numbers = npt.NDArray[np.float64]
@@ -61,11 +70,11 @@ def cache_ranges(
     """
     points = list(cache_points(plan))
     editor = Editor(plan.graph.model)
-    names = [str(point.cache.appended.name) for point in points]
+    found = [_Observed(point) for point in points]
+    names = [each.name for each in found]
     editor.model.graph.outputs[:] = [editor.value(name) for name in dict.fromkeys(names)]
     session = make_session(editor.finish(), threads=threads)
     wanted = {each.name for each in session.get_inputs()}
-    found = [_Observed(point) for point in points]
     for batch, count in batches:
         folds = list(_folds(batch, count))
         feeds = {name: array for name, array in batch.items() if name in wanted}
@@ -92,9 +101,16 @@ class _Observed:
     def __init__(self, point: CachePoint) -> None:
         self.point = point
         self._rotation = rotation_of(point.cache.appended, point.cache.size)
+        self._basis = basis_of(point.cache)
         channels = point.cache.channels
         self._largest = np.zeros((_FOLDS, channels))
         self._counts: _Counts = np.zeros((_FOLDS, channels, _BINS), np.int64)
+
+    @property
+    def name(self) -> str:
+        """The name of the value that is observed."""
+        source = None if self._basis is None else self._basis.turns.source
+        return str((source or self.point.cache.appended).name)
 
     def add(self, values: npt.NDArray[np.float32], folds: list[int]) -> None:
         """Count a batch; the first samples belong to these parts."""
@@ -106,15 +122,20 @@ class _Observed:
             )
         cache = self.point.cache
         heads = values.reshape(*values.shape[:-1], cache.heads, cache.size)
-        magnitudes = (
-            np.abs(heads.astype(np.float64))
-            if self._rotation is None
-            else self._rotation.envelope(heads)
-        ).reshape(len(values), -1, cache.channels)
+        magnitudes = self._magnitudes(heads).reshape(len(values), -1, cache.channels)
         rows = magnitudes if len(folds) > 1 else magnitudes.reshape(1, -1, cache.channels)
         for fold, row in zip(folds, rows, strict=False):
             self._largest[fold] = np.maximum(self._largest[fold], row.max(axis=0, initial=0.0))
             self._count(fold, row)
+
+    def _magnitudes(self, heads: npt.NDArray[np.float32]) -> _Numbers:
+        if self._basis is not None:
+            first = np.arange(heads.shape[1]) * _PLACES
+            places = [self._basis.kept(heads, first + each) for each in range(_PLACES)]
+            return np.abs(np.concatenate(places, axis=1))
+        if self._rotation is not None:
+            return self._rotation.envelope(heads)
+        return np.abs(heads.astype(np.float64))
 
     def _count(self, fold: int, row: _Numbers) -> None:
         with np.errstate(divide="ignore"):
@@ -126,24 +147,32 @@ class _Observed:
 
     def range(self) -> _Numbers:
         """Return the largest magnitudes in range."""
-        largest = self._shared(self._largest.max(axis=0))
+        best = self._best(self._counts.sum(axis=0), self._largest.max(axis=0))
         errors = np.zeros(len(_FACTORS))
         for fold, counts in enumerate(self._counts):
-            others = self._shared(np.delete(self._largest, fold, axis=0).max(axis=0))
-            if counts.any() and others.any():
-                errors += [self._error(counts, others * factor) for factor in _FACTORS]
+            kept = np.arange(_FOLDS) != fold
+            others = self._counts[kept].sum(axis=0), self._largest[kept].max(axis=0)
+            if counts.any() and others[0].any():
+                reach = self._best(*others)
+                errors += [self._errors(counts, reach * factor).sum() for factor in _FACTORS]
         if not errors.any():  # there is but one part
-            return largest
-        return np.asarray(largest * float(_FACTORS[int(np.argmin(errors))]))
+            return best
+        return np.asarray(best * float(_FACTORS[int(np.argmin(errors))]))
 
-    def _shared(self, largest: _Numbers) -> _Numbers:
+    def _best(self, counts: _Counts, largest: _Numbers) -> _Numbers:
+        """Return the ranges of least error of what was counted; one for all for a single scale."""
         is_one = self.point.config.granularity.axis is None
-        return np.full_like(largest, largest.max()) if is_one else largest
+        most = np.full_like(largest, largest.max()) if is_one else largest
+        errors = np.array([self._errors(counts, most * part) for part in _PARTS])
+        errors = errors.sum(axis=-1, keepdims=True) if is_one else errors
+        return np.asarray(most * _PARTS[np.argmin(errors, axis=0)])
 
-    def _error(self, counts: _Counts, most: _Numbers) -> float:
-        """Estimate the squared error of counted numbers: what is clipped, and what is rounded."""
+    def _errors(self, counts: _Counts, most: _Numbers) -> _Numbers:
+        """Estimate each channel's squared error: of what is clipped, and of what is rounded."""
         middles = 2.0 ** ((np.arange(_BINS) + 0.5) / _STEPS + _LOWEST)
-        steps = np.where(most > 0, most, 1.0) / (self.point.config.quant_max + HALF)
-        beyond = np.maximum(middles - most[:, None], 0.0) ** 2
-        rounded = np.minimum(steps[:, None] ** 2 / 12, middles**2)
-        return float((counts * np.where(beyond > 0, beyond, rounded)).sum())
+        highest = self.point.config.quant_max
+        steps = (np.where(most > 0, most, 1.0) / (highest + HALF))[:, None]
+        clipped = (middles - steps * highest) ** 2
+        rounded = np.minimum(steps**2 / 12, middles**2)
+        is_beyond = middles > most[:, None]
+        return np.asarray((counts * np.where(is_beyond, clipped, rounded)).sum(axis=-1))

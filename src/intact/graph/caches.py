@@ -78,7 +78,7 @@ class Cache(msgspec.Struct, frozen=True):
 
 def caches_of(node: ir.Node) -> tuple[Cache, ...]:
     """Return the caches that a node appends to, whose lengths are known; mostly none."""
-    if node.op_type == _ATTENTION and node.domain == _RUNTIME:
+    if _is_attention(node):
         return tuple(_of_attention(node))
     if is_a(node, Concat):
         return tuple(_of_concat(node))
@@ -86,16 +86,23 @@ def caches_of(node: ir.Node) -> tuple[Cache, ...]:
 
 
 def growing_inputs(graph: Graph) -> Mapping[str, str]:
-    """Find the inputs that a Concat appends to, each with what the Concat gives, by name.
+    """Find the inputs that a node appends to, each with what the node makes of it, by name.
 
     Its size may be read besides. The axis along which it grows has no fixed size.
     """
     found = {}
     for value in graph.inputs:
-        readers = [node for node, _ in value.uses() if not is_a(node, Shape)]
+        readers = [use for use in value.uses() if not is_a(use.node, Shape)]
         is_open = value.shape is not None and any(not isinstance(n, int) for n in value.shape)
-        if is_open and len(readers) == 1 and is_a(readers[0], Concat):
-            found[str(value.name)] = str(readers[0].outputs[0].name)
+        if not is_open or len(readers) != 1:
+            continue
+        node, slot = readers[0]
+        if is_a(node, Concat):
+            found[str(value.name)] = str(node.outputs[0].name)
+        elif _is_attention(node):
+            presents = [present for past, _, present in _SLOTS_OF_ATTENTION if past == slot]
+            made = [node.outputs[each] for each in presents if each < len(node.outputs)]
+            found |= {str(value.name): str(each.name) for each in made}
     return found
 
 
@@ -104,13 +111,17 @@ def why_no_cache(node: ir.Node) -> str:
 
     Of other nodes nothing is known.
     """
-    if node.op_type != _ATTENTION or node.domain != _RUNTIME or len(caches_of(node)) == 2:
+    if not _is_attention(node) or len(caches_of(node)) == 2:
         return ""
     if node.attributes.get_string("k_quant_type", "NONE") != "NONE":
         return "its caches are quantized already"
     if node.attributes.get_int("do_rotary", 0) == 1:
         return "it rotates keys by tables or places that are not known"
     return "its caches are no inputs and outputs [batch, heads, places, size] of the model"
+
+
+def _is_attention(node: ir.Node) -> bool:
+    return node.op_type == _ATTENTION and node.domain == _RUNTIME
 
 
 def _of_attention(node: ir.Node) -> Iterator[Cache]:

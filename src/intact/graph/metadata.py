@@ -18,6 +18,9 @@ PART_KEY = "intact.part_of"
 GUARD_KEY = "intact.guarded_by"
 """Metadata of a node that may fail: what it ran in under a condition, and no longer does."""
 
+FLOAT_KEY = "intact.stays_float"
+"""Metadata of a node that an improvement added: why it computes in float."""
+
 WHOLE_KEY = "intact.not_expanded"
 """Metadata of a node: why it was not expanded though the target asks for it."""
 

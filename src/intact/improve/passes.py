@@ -154,6 +154,12 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
             "Outlying channels of activations are moved into the weights that read them",
             {"samples": _SAMPLES},
         ),
+        "rotate": Pass(
+            Stage.REWRITE,
+            "intact.improve.rewrite.rotate:rotate_keys",
+            "Keys in caches of codes are rotated so that all channels are alike, queries back",
+            {"samples": _SAMPLES},
+        ),
         "widths": Pass(
             Stage.REFINE,
             "intact.improve.refine.widths:widen",

@@ -20,6 +20,7 @@ from intact._extras import install_hint
 from intact.graph import output_channel_axis, weight_slot
 from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, requests_of
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan.caches import cache_points
 from intact.plan.stored_weights import is_stored
 
 FEW_BITS = 6
@@ -36,6 +37,7 @@ class Weakness(StrEnum):
 
     NONE = "nothing"
     FEW_WEIGHT_BITS = f"weights of {FEW_BITS} bits or fewer"
+    FEW_CACHE_BITS = f"caches of {FEW_BITS} bits or fewer"
     FEW_ACTIVATION_BITS = f"activations of {FEW_BITS} bits or fewer"
     ONE_SCALE = "one scale for channels of unlike size"
     POWER_OF_TWO = "scales that are powers of two"
@@ -54,6 +56,7 @@ PRESETS: Mapping[Preset, Mapping[Weakness, tuple[str, ...]]] = MappingProxyType(
         Preset.FAST: {},
         Preset.BALANCED: {
             Weakness.FEW_WEIGHT_BITS: ("rounding",),
+            Weakness.FEW_CACHE_BITS: ("rotate",),
             Weakness.FEW_ACTIVATION_BITS: ("smooth", "ranges", "rounding"),
             Weakness.ONE_SCALE: ("rounding",),
             Weakness.POWER_OF_TWO: ("rounding",),
@@ -81,6 +84,8 @@ def weaknesses_of(plan: QuantizedGraph) -> tuple[Weakness, ...]:
 
 
 def _weaknesses(plan: QuantizedGraph) -> Iterator[Weakness]:
+    if any(point.config.bits <= FEW_BITS for point in cache_points(plan)):
+        yield Weakness.FEW_CACHE_BITS
     for node in plan.graph.nodes:
         slot = weight_slot(node)
         value = None if slot is None else node.inputs[slot]

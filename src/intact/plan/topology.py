@@ -29,7 +29,7 @@ from intact.graph import (
     output_channels,
     weight_slot,
 )
-from intact.graph.metadata import PART_KEY, WHOLE_KEY
+from intact.graph.metadata import FLOAT_KEY, PART_KEY, WHOLE_KEY
 from intact.graph.traversal import bodies
 from intact.ops.operators import Gemm, is_a
 from intact.plan.overrides import Overrides
@@ -41,6 +41,8 @@ _ASKED = "kept float as asked (--keep-float "
 _DECODED = "decoded in float, which loses less (--quantize-heads undoes it for "
 _SPECTRUM = "computes a spectrum in float, which loses less (--quantize-heads undoes it for "
 _HUGE = "in float beside a huge channel or token, which loses less (--quantize-heads undoes it for "
+_KEPT = frozenset({FLOAT_KEY, WHOLE_KEY})
+"""Metadata of nodes that compute in float."""
 _WEIGHTS_ONLY = "weights only: "
 _MOVED = "it moves values, and nothing around it computes with integers"
 
@@ -255,7 +257,7 @@ def _refusal(
     for name in (str(node.name), node.op_type):
         if name in overrides.keep_float:
             return f"{_ASKED}{name})"
-    if op_spec(node) is None or WHOLE_KEY in node.metadata_props:
+    if op_spec(node) is None or not _KEPT.isdisjoint(node.metadata_props):
         return _unknown(node)
     if not finds and all(str(output.name) in shapes for output in node.outputs):
         return "computes shapes or indices only"
@@ -288,7 +290,12 @@ def _is_endless(value: ir.Value | None) -> bool:
 
 
 def _unknown(node: ir.Node) -> str:
-    """Say that an operator is not known, or why it was not written as operators that are."""
+    """Say that an operator is not known, or why it was not written as operators that are.
+
+    Or why what an improvement added stays float.
+    """
+    if why := node.metadata_props.get(FLOAT_KEY):
+        return why
     kept_whole = node.metadata_props.get(WHOLE_KEY, "")
     if next(bodies(node), None) is not None:
         why = f": {kept_whole}" if kept_whole else ""
