@@ -40,7 +40,7 @@ from intact.targets import Target
 ALPHAS = tuple(step / 10 for step in range(1, 10))
 _FEW_BITS = 6
 """Up to so many bits rounding to nearest is felt."""
-_ROWS = 1024
+_ROWS = 512
 """Rows of each half of the samples that errors are measured on."""
 _ROWS_OF_SAMPLE = 128
 """As many of one sample: rows of a text are alike."""
