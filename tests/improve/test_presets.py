@@ -28,7 +28,8 @@ from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, build_plan
 from intact.recipe.declare import options_of
 from intact.recipe.options import QuantizeOptions
-from intact.targets import load_target
+from intact.targets import in_blocks, load_target
+from tests.block_nets import dense_net
 from tests.improve.rewrite.networks import conv
 from tests.models import ModelBuilder
 from tests.plans import own_target
@@ -56,6 +57,15 @@ def test_passes_run_in_the_order_of_the_table() -> None:
     assert stages == sorted(stages, key=[Stage.REWRITE, Stage.REFINE].index)
     both = passes_of(Preset.BALANCED, [Weakness.FEW_ACTIVATION_BITS, Weakness.ONE_SCALE])
     assert both == ("smooth", "ranges", "rounding")
+
+
+def test_weights_in_blocks_are_rounded_as_they_are() -> None:
+    target = in_blocks(load_target("onnxruntime"), 32, 4)
+    plan = build_plan(normalize(dense_net()), target)
+    chosen = choose_passes(plan, (), "best", readable=True)
+    assert [each.name for each in chosen.requests] == ["equalize", "ranges", "rounding"]
+    asked = choose_passes(plan, ["smooth"], None, readable=True)
+    assert [each.name for each in asked.requests] == ["smooth"]
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,19 @@ def test_the_function_stays_and_less_is_lost(front: str) -> None:
     assert decibels(better) > decibels(graph) + 0.2
 
 
+def test_a_layer_that_was_behind_is_in_front_as_it_is_now() -> None:
+    """As in decoders: a normalization, a gated layer, another layer."""
+    b = ModelBuilder(seed=5)
+    x = _expanded(b, b.node("Tanh", b.input("x", ["batch", CHANNELS])))
+    b.node("MatMul", _gated(b, x), b.weight(CHANNELS, 8), name="down", out="y")
+    b.output("y", ["batch", 8])
+    graph, gains, other = normalize(b.build()), list[Gain](), rows(200, seed=7)
+    better = smoothed(graph, gains=gains)
+    assert sum(gain.kept for gain in gains) == 2
+    wanted = run(graph, other)
+    assert np.abs(run(better, other) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
 def test_what_else_is_read_stays() -> None:
     graph = normalize(net(_normalized, seen=True))
     assert smoothed(graph).hash == graph.hash

@@ -141,18 +141,31 @@ def weight_params(
     Raises:
         CalibrationError: It holds NaN or infinity.
     """
-    grid = point.config.grid
+    values = _weight_values(point)
+    return params_of_values(
+        values, point.config.grid, method.weights, truncates=truncates, blocks=blocks
+    )
+
+
+def params_of_values(
+    values: npt.NDArray[np.float32],
+    grid: Grid,
+    method: str,
+    *,
+    truncates: bool,
+    blocks: Blocks | None = None,
+) -> QuantParams:
+    """Return the scale and offset of a weight with these values; see `weight_params`."""
+    if grid.block is not None and blocks is not None:
+        signed = grid.symmetric and blocks.signed_scales and grid.quant_min < -grid.quant_max
+        if signed and method in _OF_SIGNED_SCALES:
+            scales = signed_scales(values, grid.levels, method, grid.axis or 0, grid.block)
+            return grid.check_params(stored_scales(scales, blocks.scale_type), None)
+    ends = weight_range(values, grid.levels, method, grid.axis, grid.block)
+    found = params_of(grid, *ends, truncates=truncates)
     if grid.block is None or blocks is None:
-        return params_of(grid, *_weight_range(point, method), truncates=truncates)
-    signed = grid.symmetric and blocks.signed_scales and grid.quant_min < -grid.quant_max
-    scales: npt.NDArray[Any]
-    zero_point: npt.NDArray[np.int64] | None = None
-    if signed and method.weights in _OF_SIGNED_SCALES:
-        values = _weight_values(point)
-        scales = signed_scales(values, grid.levels, method.weights, grid.axis or 0, grid.block)
-    else:
-        scales, zero_point = params_of(grid, *_weight_range(point, method), truncates=truncates)
-    return grid.check_params(stored_scales(scales, blocks.scale_type), zero_point)
+        return found
+    return grid.check_params(stored_scales(found.scale, blocks.scale_type), found.zero_point)
 
 
 _OF_SIGNED_SCALES = ("minmax", "mse")

@@ -6,37 +6,35 @@ the same, the result stays and the range becomes even. The division costs nothin
 front take it: scale and bias of a LayerNormalization (also as Mul and Add), or weight and bias of a
 layer, directly or through one operand of a Mul.
 
-The factors of a channel are ``max|x|^alpha / max|w|^(1 - alpha)``. Several alphas are tried; the
-error of the results, with weights and activations rounded, decides: on one half of the samples
-which is best, on the other half whether it is kept.
+Weights in blocks have a rule of their own (`smooth_blocks.py`). Of others the factors of a channel
+are ``max|x|^alpha / max|w|^(1 - alpha)``. Several alphas are tried; the error of the results, with
+weights and activations rounded, decides: on one half of the samples which is best, on the other
+half whether it is kept.
 
 Source: [smoothquant], equation 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.data.batching import within
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.graph import Graph, weight_slot
-from intact.graph.batch_norm import recall, remember
-from intact.graph.passes.replace import replace_constant
-from intact.improve.layers import Doubles, Layer
+from intact.improve.layers import Doubles
 from intact.improve.refine.moments import unfold_inputs
+from intact.improve.rewrite.pairs import Floats, Pair, pairs_of
+from intact.improve.rewrite.smooth_blocks import smooth_blocks
 from intact.limits import HELD_AT_ONCE
 from intact.numerics.affine import fake_quantize
 from intact.numerics.affine_params import params_from_range
 from intact.numerics.metrics import decibels
-from intact.ops.operators import Add, LayerNormalization, Mul, is_a
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain, Report, unreported
 
@@ -74,8 +72,6 @@ class Widths:
         )
 
 
-Floats = npt.NDArray[np.float32]
-
 ALPHAS = (0.25, 0.4, 0.5, 0.6, 0.75)
 MOST_SAMPLES = 64
 _ROWS = 1024
@@ -92,7 +88,9 @@ def smooth_plan(
     threads: int = 0,
     report: Report = unreported,
 ) -> Graph:
-    """Smooth the graph of a plan, with its widths; see `smooth`."""
+    """Smooth the graph of a plan, with its widths; see `smooth`, and of blocks `smooth_blocks`."""
+    if any(config.grid.block is not None for config in plan.configs.values()):
+        return smooth_blocks(plan, samples, most=most, threads=threads, report=report)
     widths = Widths.of(plan)
     return smooth(plan.graph, samples, widths, most=most, threads=threads, report=report)
 
@@ -122,121 +120,20 @@ def smooth(
         DataError: A sample does not fit the model.
     """
     twin = graph.clone()
-    pairs = list(_pairs(twin))
+    pairs = list(pairs_of(twin))
     if not pairs:
         return twin
     halves = _observe(twin, [pair.value for pair in pairs], samples, most, threads)
     if len(halves) < 2:
         return twin
     for pair in pairs:
-        # A pair in front may have changed weights of this one.
-        layers = [Layer.of(twin, layer.node) for layer in pair.readers]
         seen = [batch[str(pair.value.name)] for batch in halves]
-        now = [layer for layer in layers if layer is not None]
-        if len(now) == len(layers) and all(np.isfinite(array).all() for array in seen):
-            _smooth_one(twin, replace(pair, readers=now), seen, widths, report)
+        now = pair.renewed(twin)
+        if now is not None and all(np.isfinite(array).all() for array in seen):
+            _smooth_one(twin, now, seen, widths, report)
         # Viewed anew, because constants were replaced.
         twin = Graph(twin.model)
     return twin
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A tensor between constants that can be divided and weights that can be multiplied.
-
-    Attributes:
-        value: The tensor.
-        channels: How many it has.
-        constants: Nodes and slots of the constants in front, ``[channels]`` each.
-        producer: The layer in front instead, if it is one.
-        readers: All that reads it.
-    """
-
-    value: ir.Value
-    channels: int
-    constants: tuple[tuple[ir.Node, int], ...]
-    producer: Layer | None
-    readers: Sequence[Layer]
-
-
-def _pairs(graph: Graph) -> Iterator[_Pair]:
-    for value in graph.values:
-        readers = [Layer.of(graph, node) for node, slot in graph.consumers(value) if slot == 0]
-        layers = [layer for layer in readers if layer is not None]
-        node = value.producer()
-        if not layers or len(layers) != len(graph.consumers(value)) or value.is_graph_output():
-            continue
-        sizes = {(layer.inputs, layer.is_dense) for layer in layers}
-        if node is None or len(sizes) > 1:
-            continue
-        (channels, is_dense) = sizes.pop()
-        constants = _constants(graph, node, channels) if is_dense else ()
-        producer = None if constants else _layer_in_front(graph, node, channels, is_dense)
-        if constants or producer is not None:
-            yield _Pair(value, channels, constants, producer, layers)
-
-
-def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Node, int], ...]:
-    """Find scale and bias of a normalization over the last axis; empty where there are none."""
-    # 1. A LayerNormalization has both.
-    if is_a(node, LayerNormalization):
-        slots = [(node, slot) for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
-        is_last = LayerNormalization.of(node).axis == -1
-        fits = is_last and all(_is_own(graph, *each, channels) for each in slots)
-        return tuple(slots) if fits else ()
-    bias = _operand(graph, node, Add.name, channels)
-    if bias is None:
-        # 2. A Mul alone.
-        scale = _operand(graph, node, Mul.name, channels)
-        return () if scale is None else ((node, scale),)
-    # 3. An Add behind a Mul: both have to be divided.
-    before = node.inputs[1 - bias]
-    front = None if before is None else before.producer()
-    if before is None or front is None or not _is_own_result(graph, before):
-        return ()
-    scale = _operand(graph, front, Mul.name, channels)
-    return () if scale is None else ((front, scale), (node, bias))
-
-
-def _operand(graph: Graph, node: ir.Node, kind: str, channels: int) -> int | None:
-    """Return which input of a Mul or Add is a constant for each channel."""
-    if node.domain or node.op_type != kind:
-        return None
-    return next((slot for slot in (0, 1) if _is_own(graph, node, slot, channels)), None)
-
-
-def _is_own_result(graph: Graph, value: ir.Value) -> bool:
-    """Tell whether exactly one node reads a value."""
-    return len(graph.consumers(value)) == 1 and not value.is_graph_output()
-
-
-def _is_own(graph: Graph, node: ir.Node, slot: int, channels: int) -> bool:
-    value = node.inputs[slot]
-    array = graph.constant(value)
-    return (
-        value is not None
-        and array is not None
-        and array.dtype == np.float32
-        and array.shape[-1:] == (channels,)
-        and array.size == channels
-        # Others that read it would get it divided too.
-        and len(value.uses()) == 1
-        and not value.is_graph_output()
-    )
-
-
-def _layer_in_front(graph: Graph, node: ir.Node, channels: int, is_dense: bool) -> Layer | None:
-    """Find the layer whose channels can be divided: directly, or as one operand of a Mul."""
-    layer = Layer.of(graph, node)
-    if layer is None and is_a(node, Mul):
-        for value in node.inputs:
-            front = None if value is None else value.producer()
-            if value is None or front is None or layer is not None:
-                continue
-            if _is_own_result(graph, value):
-                layer = Layer.of(graph, front)
-    fits = layer is not None and layer.outputs == channels and layer.is_dense == is_dense
-    return layer if fits else None
 
 
 def _observe(
@@ -259,7 +156,7 @@ def _observe(
 
 
 def _smooth_one(
-    graph: Graph, pair: _Pair, seen: Sequence[Floats], widths: Widths, report: Report
+    graph: Graph, pair: Pair, seen: Sequence[Floats], widths: Widths, report: Report
 ) -> None:
     """Try the alphas for one tensor, and divide it by the factors of the best one."""
     axis = -1 if pair.readers[0].is_dense else 1
@@ -281,7 +178,7 @@ def _smooth_one(
     name = str(pair.readers[-1].node.name)
     report(Gain(name, decibels(1.0, before), decibels(1.0, after), after < before))
     if after < before:
-        _write(graph, pair, factors[best])
+        pair.divide(graph, factors[best])
 
 
 def _largest(array: Floats, axis: int) -> Doubles:
@@ -301,7 +198,7 @@ def _factors(values: Doubles, weights: Doubles, alpha: float) -> Doubles:
 
 
 def _noise(
-    pair: _Pair, seen: Sequence[Floats], factors: Doubles, *, widths: Widths, axis: int
+    pair: Pair, seen: Sequence[Floats], factors: Doubles, *, widths: Widths, axis: int
 ) -> float:
     """Return noise by signal of what the readers compute, summed over the readers."""
     shape = [1] * seen[0].ndim
@@ -337,32 +234,3 @@ def _round(weight: Floats, widths: Widths) -> Floats:
     reach = np.abs(weight).max(axis=axes, keepdims=True)
     step = np.where(reach > 0, reach / most, 1.0)
     return np.asarray(np.rint(weight / step) * step, np.float32)
-
-
-def _write(graph: Graph, pair: _Pair, factors: Doubles) -> None:
-    """Divide what is in front and multiply what is behind."""
-    put = partial(replace_constant, graph.model.graph)
-    for node, slot in pair.constants:
-        array = graph.constant(node.inputs[slot])
-        if array is not None:
-            divided = (array.astype(np.float64) / factors).astype(np.float32)
-            put(node, slot, divided, f"{node.name}_{slot}")
-    producer = pair.producer
-    if producer is not None:
-        _write_layer(put, producer, np.ones(producer.inputs), 1 / factors)
-    for layer in pair.readers:
-        _write_layer(put, layer, factors, np.ones(layer.outputs))
-
-
-def _write_layer(
-    put: Callable[[ir.Node, int, Floats, str], None], layer: Layer, into: Doubles, out: Doubles
-) -> None:
-    name = str(layer.node.name)
-    put(layer.node, 1, layer.scale_weight(into, out), f"{name}_weight")
-    bias = layer.scaled_bias(out)
-    if bias is not None and (out != 1).any():
-        put(layer.node, 2, bias, f"{name}_bias")
-    norm = recall(layer.node)
-    if norm is not None and norm.gamma.size == out.size:
-        gamma, beta = ((each * out).astype(np.float32) for each in (norm.gamma, norm.beta))
-        remember(layer.node, msgspec.structs.replace(norm, gamma=gamma, beta=beta))
