@@ -20,7 +20,6 @@ from intact._extras import install_hint
 from intact.graph import output_channel_axis, weight_slot
 from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, requests_of
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
-from intact.plan.caches import cache_points
 from intact.plan.stored_weights import is_stored
 
 FEW_BITS = 6
@@ -88,8 +87,11 @@ def weaknesses_of(plan: QuantizedGraph) -> tuple[Weakness, ...]:
 
 
 def _weaknesses(plan: QuantizedGraph) -> Iterator[Weakness]:
-    if any(point.config.bits <= FEW_BITS for point in cache_points(plan)):
-        yield Weakness.FEW_CACHE_BITS
+    if plan.target.cache is not None and plan.target.cache.scheme is not None:
+        from intact.plan.caches import cache_points  # which few plans need
+
+        if any(point.config.bits <= FEW_BITS for point in cache_points(plan)):
+            yield Weakness.FEW_CACHE_BITS
     for node in plan.graph.nodes:
         slot = weight_slot(node)
         value = None if slot is None else node.inputs[slot]

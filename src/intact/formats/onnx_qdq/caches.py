@@ -271,7 +271,7 @@ class CacheLayers:
     def codes(self, values: Mapping[str, npt.NDArray[Any]]) -> dict[TensorEnd, Codes]:
         """Return what the plan says of the codes that a batch appends."""
         return {
-            point.end: point.config.quantize(values[str(point.cache.appended.name)])
+            point.end: _appended(point, values[str(point.cache.appended.name)])
             for point in self._points
         }
 
@@ -292,6 +292,21 @@ class CacheLayers:
             found.add(np.rint(appended / port.scale).astype(np.int64), expected.astype(np.int64))
         for each in self._attentions:
             each.add(values)
+
+
+def _appended(point: CachePoint, values: npt.NDArray[Any]) -> Codes:
+    """Return the codes of what is appended.
+
+    GroupQueryAttention multiplies by the reciprocal of the scale, in float32, where a
+    QuantizeLinear divides: between two codes they differ.
+    """
+    config = point.config
+    params = config.params
+    if point.cache.node.op_type != _ATTENTION or params is None:
+        return config.quantize(values)
+    scaled = values * (np.float32(1) / np.asarray(params.scale, np.float32))
+    codes = np.clip(np.rint(scaled), config.quant_min, config.quant_max)
+    return np.asarray(np.nan_to_num(codes, nan=config.quant_min).astype(np.int32))
 
 
 class _Attention:
@@ -324,11 +339,12 @@ class _Attention:
 
     def add(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
         feeds = {name: values[source] for name, (_, source) in self._inputs.items()}
-        new = {point.cache.new: point.config for point in self._points}
+        new = {point.cache.new: point for point in self._points}
         for name, (slot, _) in self._inputs.items():
             if slot in new:
                 # The float kernel attends to what the codes stand for, the new places included.
-                feeds[name] = new[slot].dequantize(new[slot].quantize(feeds[name]))
+                codes = _appended(new[slot], feeds[name])
+                feeds[name] = new[slot].config.dequantize(codes)
         operands = {slot: feeds[name] for name, (slot, _) in self._inputs.items()}
         expected = self._run(feeds)[self._result]
         self.found.add(values[self._result], expected, lambda: self._terms(operands))

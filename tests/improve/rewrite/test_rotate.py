@@ -1,0 +1,203 @@
+"""Keys of caches in a basis of their own: the model computes the same, and few bits lose less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+import intact
+from benchmarks.text_nets import DecoderSizes, decoder, random_weights
+from intact.graph import normalize
+from intact.graph.caches import caches_of
+from intact.graph.key_basis import (
+    Basis,
+    basis_of,
+    change_bases,
+    outputs_in_bases,
+    takes_offset,
+    turns_of,
+)
+from intact.graph.ops import input_value
+from intact.graph.passes.expand_places import rotate_apart
+from intact.plan.caches import cache_points
+from intact.results.result import Result
+from tests.texts import saved
+
+pytestmark = pytest.mark.filterwarnings("ignore::intact.IntactWarning")  # of times
+
+SIZES = DecoderSizes(
+    vocabulary=50, hidden=64, layers=2, heads=4, key_heads=2, inner=24, longest=4096
+)
+IDS = np.random.default_rng(0).integers(4, 50, (8, 24))
+NODE = "/model/layers.{}/attn/GroupQueryAttention"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A decoder two of whose key channels are large, and are read by small queries."""
+    weights = random_weights(SIZES)
+    for name, array in weights.items():
+        if name.endswith((".k", ".q")):
+            factor = np.ones(array.shape[1], np.float32)
+            factor[3::16] = 20.0 if name.endswith(".k") else 0.2
+            weights[name] = array * factor
+    return saved(decoder(SIZES, weights, "builder"), tmp_path_factory.mktemp("rotated"))
+
+
+def _quantized(model: Path, **options: Any) -> Result:
+    given: dict[str, Any] = {"cache_bits": 4, "activations": "float", **options}
+    return intact.quantize(model, IDS, context=24, **given)
+
+
+@pytest.fixture(scope="module")
+def rotated(model: Path) -> Result:
+    return _quantized(model)
+
+
+def _run(model: ir.Model | Path, ids: Any, past: int, caches: dict[str, Any]) -> Any:
+    source = str(model) if isinstance(model, Path) else ir.to_proto(model).SerializeToString()
+    session = ort.InferenceSession(source)
+    known = {
+        "input_ids": np.asarray(ids, np.int64),
+        "attention_mask": np.ones((1, past + ids.shape[1]), np.int64),
+        **caches,
+    }
+    for each in session.get_inputs():
+        known.setdefault(each.name, np.zeros((1, 2, 0, 16), np.float32))
+    names = [each.name for each in session.get_outputs()]
+    feeds = {each.name: known[each.name] for each in session.get_inputs()}
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def test_few_bits_lose_less_and_the_preset_does_it_by_itself(model: Path, rotated: Result) -> None:
+    record = rotated.plan.provenance.improvements[0]
+    assert record.name == "rotate"
+    assert record.kept
+    assert record.after > record.before + 3
+    assert [gain.node for gain in record.gains] == [NODE.format(0), NODE.format(1)]
+    assert all(gain.kept and gain.after > gain.before + 3 for gain in record.gains)
+    assert not _quantized(model, preset="fast").plan.provenance.improvements
+
+
+def test_what_the_model_gives_stays_in_one_run_and_in_two(model: Path, rotated: Result) -> None:
+    changed = rotated.plan.graph.model
+    wanted = _run(model, IDS[:1], 0, {})["logits"]
+    np.testing.assert_allclose(_run(changed, IDS[:1], 0, {})["logits"], wanted, atol=2e-4)
+    first = _run(changed, IDS[:1, :9], 0, {})
+    kept = {n.replace("present", "past_key_values"): a for n, a in first.items() if "present" in n}
+    second = _run(changed, IDS[:1, 9:], 9, kept)["logits"]
+    np.testing.assert_allclose(second, wanted[:, 9:], atol=2e-4)
+    assert outputs_in_bases(rotated.plan.graph) == set(first) - {"logits"}
+
+
+def test_the_runtime_keeps_the_codes_of_the_plan(rotated: Result, tmp_path: Path) -> None:
+    rotated.save(tmp_path / "out")
+    found = intact.verify(tmp_path / "out", IDS, context=24, samples=3)
+    codes = [each for each in found.layers if "cache of" in each.operation]
+    assert len(codes) == 4
+    assert [each.mismatches for each in codes] == [0] * 4
+    assert not [each for each in found.float_layers if each.differs]
+
+
+def test_ranges_hold_at_places_that_no_sample_has(rotated: Result) -> None:
+    """What is appended at 4,000 places is hardly ever clipped: samples have 24."""
+    rng = np.random.default_rng(1)
+    for point in cache_points(rotated.plan):
+        basis = basis_of(point.cache)
+        if basis is None:
+            continue
+        keys = rng.normal(size=(1, 4000, 2, 16)).astype(np.float32)
+        keys *= np.where(np.arange(16) == 3, 20.0, 1.0).astype(np.float32)
+        kept = basis.kept(keys, np.arange(4000)).reshape(-1, 32)
+        near = basis.kept(keys, np.zeros(4000)).reshape(-1, 32)
+        ratio = np.abs(kept).mean(axis=0) / np.abs(near).mean(axis=0)
+        assert ratio.max() < 4
+        assert np.isfinite(kept).all()
+
+
+def test_a_basis_keeps_what_the_model_appends(rotated: Result) -> None:
+    """At place 0 nothing is turned, and tables have other angles elsewhere."""
+    cache = next(c for node in rotated.plan.graph.nodes for c in caches_of(node) if c.new == 1)
+    basis = basis_of(cache)
+    assert basis is not None
+    cosines, sines = basis.turns.at([0])
+    np.testing.assert_array_equal(cosines, np.ones((1, 16)))
+    np.testing.assert_array_equal(sines, np.zeros((1, 16)))
+    # n times the golden ratio, less its whole part, of 4,096 places
+    place = int(7 * ((5**0.5 - 1) / 2) % 1 * 4096)
+    cosines, sines = basis.turns.at([7])
+    angles = np.arctan2(sines[0], cosines[0])
+    fastest = (place + np.pi) % (2 * np.pi) - np.pi
+    assert angles[0] == pytest.approx(fastest, abs=1e-3)
+    key = np.arange(32, dtype=np.float32).reshape(1, 1, 2, 16)
+    first, second = key[..., :8], key[..., 8:]
+    turned = np.concatenate(
+        [
+            first * cosines[0, :8] - second * sines[0, :8],
+            second * cosines[0, :8] + first * sines[0, :8],
+        ],
+        axis=-1,
+    )
+    wanted = np.einsum("bshi,hji->bshj", turned - basis.offset, basis.matrix)
+    np.testing.assert_allclose(basis.kept(key, [7]), wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("softcap", 10.0), ("smooth_softmax", 1)], ids=["capped", "smooth"]
+)
+def test_no_offset_where_attention_would_see_it(
+    rotated: Result, name: str, value: float | int
+) -> None:
+    graph = rotated.plan.graph.clone()
+    node = next(n for n in graph.nodes if n.op_type == "GroupQueryAttention")
+    assert takes_offset(node)
+    node.attributes[name] = (
+        ir.AttrFloat32(name, value) if isinstance(value, float) else ir.AttrInt64(name, value)
+    )
+    assert not takes_offset(node)
+
+
+def test_layers_around_may_be_in_blocks(model: Path) -> None:
+    result = _quantized(model, block=32, weight_bits=4, improve=["rotate{check=0}"])
+    parts = [
+        node for node in result.plan.graph.nodes if str(node.name).startswith(NODE.format(0) + "_")
+    ]
+    products = [node for node in parts if node.op_type == "MatMul"]
+    assert len(products) == 2
+    decisions = result.plan.decisions
+    assert all(
+        decisions[str(node.name)].reason.startswith("it gives keys and queries the basis")
+        for node in products
+    )
+
+
+def test_given_caches_leave_it_out(model: Path) -> None:
+    """What is in them is in the basis of the given model."""
+    feeds = {"input_ids": IDS[:, 8:], "attention_mask": np.ones((8, 24), np.int64)}
+    kept = np.random.default_rng(2).normal(size=(8, 2, 8, 16)).astype(np.float32)
+    names = [f"past_key_values.{k}.{kind}" for k in range(2) for kind in ("key", "value")]
+    data = {**feeds, **dict.fromkeys(names, kept)}
+    result = intact.quantize(
+        model, data, cache_bits=4, activations="float", improve=["rotate{check=0}"]
+    )
+    assert not outputs_in_bases(result.plan.graph)
+
+
+def test_any_basis_computes_the_same() -> None:
+    """Also of other values, whose offset is added behind."""
+    source = decoder(SIZES, random_weights(SIZES), "builder")
+    graph = rotate_apart(normalize(source.clone()))
+    rng = np.random.default_rng(3)
+    node = next(each for each in graph.nodes if each.op_type == "GroupQueryAttention")
+    turns = turns_of(input_value(node, 1), 16)
+    assert turns is not None
+    matrix = np.linalg.qr(rng.normal(size=(2, 16, 16)))[0] * np.linspace(0.5, 2, 16)
+    basis = Basis(rng.normal(size=(2, 16)), matrix, turns, rng.normal(size=(2, 16)))
+    changed = change_bases(graph, {str(node.name): basis}).model
+    wanted = _run(source, IDS[:1], 0, {})["logits"]
+    np.testing.assert_allclose(_run(changed, IDS[:1], 0, {})["logits"], wanted, atol=1e-3)
