@@ -115,9 +115,9 @@ class QuantizationOptions(
         Passes(),
         (),
         "Passes to run instead of the preset's, each NAME or NAME{key=value,...}: "
-        "equalize, absorb, smooth, widths, ranges, weight-scales, rounding, bias, expected-bias, "
-        "adaround, reconstruct (see docs/accuracy.md). What does not help is rolled back. Several "
-        "may be given.",
+        "equalize, absorb, smooth, rotate, widths, ranges, weight-scales, rounding, bias, "
+        "expected-bias, adaround, reconstruct (see docs/accuracy.md). What does not help is rolled "
+        "back. Several may be given.",
     )
     in_place: bool = option(
         Flag(),

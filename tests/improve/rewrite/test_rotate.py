@@ -40,7 +40,7 @@ NODE = "/model/layers.{}/attn/GroupQueryAttention"
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A decoder two of whose key channels are large, and are read by small queries."""
-    weights = random_weights(SIZES)
+    weights = dict(random_weights(SIZES))
     for name, array in weights.items():
         if name.endswith((".k", ".q")):
             factor = np.ones(array.shape[1], np.float32)
