@@ -151,7 +151,11 @@ def synthetic_samples(
     for name, spec in form.specs.items():
         if name not in statistics.tensors:
             raise _cannot_draw(name, "it was not observed")
-        draws[name] = _draw_as_seen(statistics[name].distribution(), spec, form.sizes(name))
+        sizes = form.sizes(name)
+        if 0 in sizes:  # a cache before the first run: there is nothing to draw
+            draws[name] = _evenly((0.0, 0.0), spec, sizes)
+        else:
+            draws[name] = _draw_as_seen(statistics[name].distribution(), spec, sizes)
     return _open(graph, count, draws, form)
 
 

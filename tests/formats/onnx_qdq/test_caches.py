@@ -141,6 +141,17 @@ def test_a_result_says_what_its_caches_take(quantized: Quantize, tmp_path: Path)
     assert rows[0].reason.startswith("caches only: ONNX Runtime keeps keys and values as codes")
 
 
+def test_inputs_are_drawn_for_a_decoder_whose_caches_were_empty(
+    quantized: Quantize, tmp_path: Path
+) -> None:
+    """Of an empty input nothing was seen: it was refused as one without a finite value."""
+    quantized("builder", 8, "channel").save(tmp_path / "out")
+    found = intact.verify(tmp_path / "out", samples=2)
+    codes = [each for each in found.layers if "cache of" in each.operation]
+    assert [each.values for each in codes] == [2 * 12 * 2 * 16] * 4
+    assert not any(each.mismatches for each in codes)
+
+
 def test_packed_codes_come_back() -> None:
     codes = np.arange(-8, 8, dtype=np.float32).reshape(1, 1, 2, 8)
     port = CachePort(np.full((1, 1, 1, 8), 0.5, np.float32), 4)
