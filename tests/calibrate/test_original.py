@@ -51,6 +51,30 @@ def test_the_first_tensor_that_differs_is_named() -> None:
         Original(source).compare(graph, {"x": X})
 
 
+def test_outputs_without_a_name_are_none_of_both() -> None:
+    """A GRU that gives its last state alone: the runtime was asked for the other one too."""
+    b = ModelBuilder(17)
+    x = b.input("x", [3, 1, 8])
+    b.node("Relu", x, out="hidden")
+    b.output("last", [1, 1, 4])
+    source = b.build()
+    operands = ["hidden", b.weight(1, 12, 8), b.weight(1, 12, 4)]
+    source.graph.node.append(helper.make_node("GRU", operands, ["", "last"], hidden_size=4))
+    for name in operands[1:]:
+        shape = (1, 12, 8 if name == operands[1] else 4)
+        array = np.random.default_rng(5).normal(size=shape).astype(np.float32)
+        source.graph.initializer.append(numpy_helper.from_array(array, name))
+
+    def become_absolute(node: ir.Node) -> None:
+        node.op_type = "Abs"
+
+    graph = damaged(source, become_absolute, "Relu")
+    assert any(not value.name for node in graph.nodes for value in node.outputs)
+    sample = {"x": np.random.default_rng(6).normal(size=(3, 1, 8)).astype(np.float32)}
+    with pytest.raises(ModelError, match=r"tensor 'hidden' of node '.*' \(Relu\) is the first"):
+        Original(source).compare(graph, sample)
+
+
 def test_a_small_difference_is_none_of_rounding() -> None:
     def shift(node: ir.Node) -> None:
         weight = node.inputs[1]

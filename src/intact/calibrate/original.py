@@ -248,7 +248,7 @@ def _beyond_rounding(
     The sizes, by tensor, are also of those that rounding explains.
     """
     rounding = _rounding(graph)
-    made = {str(v.name) for n in graph.nodes for v in n.outputs}
+    made = {str(v.name) for n in graph.nodes for v in n.outputs if v.name}
     # Tensors that both models have by name, in the order of the given one: the first that differs
     # is nearest to the cause.
     values = [v for n in given.graph for v in n.outputs if v.name in made and v.name not in chance]
