@@ -136,7 +136,8 @@ class Original(msgspec.Struct, frozen=True):
             from intact.graph.key_basis import outputs_in_bases  # which few graphs have
 
             # Those are others by intent; what attention makes of them is not.
-            differing = [name for name in differing if name not in outputs_in_bases(graph)]
+            intended = outputs_in_bases(graph)
+            differing = [name for name in differing if name not in intended]
         if differing:
             notes += _explain(read_model(self.source), graph, sample, differing)
         return OriginalComparison(found, notes)

@@ -76,9 +76,14 @@ class Cache(msgspec.Struct, frozen=True):
         return self.channels // self.heads
 
 
+def is_attention(node: ir.Node) -> bool:
+    """Tell whether a node is a GroupQueryAttention of ONNX Runtime."""
+    return node.op_type == _ATTENTION and node.domain == _RUNTIME
+
+
 def caches_of(node: ir.Node) -> tuple[Cache, ...]:
     """Return the caches that a node appends to, whose lengths are known; mostly none."""
-    if _is_attention(node):
+    if is_attention(node):
         return tuple(_of_attention(node))
     if is_a(node, Concat):
         return tuple(_of_concat(node))
@@ -99,7 +104,7 @@ def growing_inputs(graph: Graph) -> Mapping[str, str]:
         node, slot = readers[0]
         if is_a(node, Concat):
             found[str(value.name)] = str(node.outputs[0].name)
-        elif _is_attention(node):
+        elif is_attention(node):
             presents = [present for past, _, present in _SLOTS_OF_ATTENTION if past == slot]
             made = [node.outputs[each] for each in presents if each < len(node.outputs)]
             found |= {str(value.name): str(each.name) for each in made}
@@ -111,17 +116,13 @@ def why_no_cache(node: ir.Node) -> str:
 
     Of other nodes nothing is known.
     """
-    if not _is_attention(node) or len(caches_of(node)) == 2:
+    if not is_attention(node) or len(caches_of(node)) == 2:
         return ""
     if node.attributes.get_string("k_quant_type", "NONE") != "NONE":
         return "its caches are quantized already"
     if node.attributes.get_int("do_rotary", 0) == 1:
         return "it rotates keys by tables or places that are not known"
     return "its caches are no inputs and outputs [batch, heads, places, size] of the model"
-
-
-def _is_attention(node: ir.Node) -> bool:
-    return node.op_type == _ATTENTION and node.domain == _RUNTIME
 
 
 def _of_attention(node: ir.Node) -> Iterator[Cache]:
@@ -187,6 +188,13 @@ class Rotation(msgspec.Struct, frozen=True):
     interleaved: bool
     growth: float = 1.0
 
+    @property
+    def pairs(self) -> tuple[slice, slice]:
+        """Where the first and the second numbers of the pairs are."""
+        if self.interleaved:
+            return slice(0, self.size, 2), slice(1, self.size, 2)
+        return slice(0, self.size // 2), slice(self.size // 2, self.size)
+
     def envelope(self, values: np.ndarray) -> np.ndarray:
         """Return what magnitudes are at most at any place, ``[..., size of a head]``.
 
@@ -195,8 +203,7 @@ class Rotation(msgspec.Struct, frozen=True):
         not turned has its own.
         """
         found = np.abs(values.astype(np.float64))
-        first = slice(0, self.size, 2) if self.interleaved else slice(0, self.size // 2)
-        second = slice(1, self.size, 2) if self.interleaved else slice(self.size // 2, self.size)
+        first, second = self.pairs
         length = np.hypot(found[..., first], found[..., second]) * self.growth
         found[..., first] = found[..., second] = length
         return found
@@ -217,15 +224,22 @@ def rotation_of(value: ir.Value, size: int) -> Rotation | None:
     return _written_out(maker, size)
 
 
-def _by_operator(node: ir.Node, size: int) -> Rotation:
+def rotary_tables(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return cosines and sines of a RotaryEmbedding, ``[places, pairs]``; None if not constant."""
     slots = (2, 3) if node.domain == _RUNTIME else (1, 2)
     cos, sin = (constant_array(input_value(node, slot)) for slot in slots)
+    if cos is None or sin is None or cos.ndim != 2 or cos.shape != sin.shape:
+        return None
+    return cos, sin
+
+
+def _by_operator(node: ir.Node, size: int) -> Rotation:
     turned = int(node.attributes.get_int("rotary_embedding_dim", 0) or 0)
     interleaved = node.attributes.get_int("interleaved", 0) == 1
-    growth = 1.0
-    if cos is not None and sin is not None and cos.ndim == 2 and cos.shape == sin.shape:
-        turned = turned or 2 * cos.shape[1]
-        growth = _growth(cos, sin)
+    growth, tables = 1.0, rotary_tables(node)
+    if tables is not None:
+        turned = turned or 2 * tables[0].shape[1]
+        growth = _growth(*tables)
     return Rotation(min(turned or size, size), interleaved, growth)
 
 

@@ -10,6 +10,7 @@ Values are kept without an offset too: shares add up to 1, so it is added to the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,7 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.graph.caches import Cache, caches_of
+from intact.graph.caches import (
+    Cache,
+    Rotation,
+    caches_of,
+    is_attention,
+    rotary_tables,
+    rotation_of,
+)
 from intact.graph.edit import Editor
 from intact.graph.given_nodes import note_given_nodes
 from intact.graph.graph import Graph
@@ -30,43 +38,34 @@ from intact.ops.operators import Add, MatMul, Reshape, RotaryEmbedding, Sub, is_
 Numbers = npt.NDArray[np.float64]
 
 _QUERY, _KEY, _VALUE, _SINKS = 0, 1, 2, 11
-_RUNTIME = "com.microsoft"
 _WHY = "it gives keys and queries the basis in which caches hold them"
 _GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it lie evenly between whole numbers, whatever their count."""
 
 
+@dataclass(frozen=True)
 class Turns:
     """What a rotary embedding does to a head's numbers at each place of its tables.
 
-    Args:
-        node: A RotaryEmbedding with constant tables ``[places, pairs]``.
-        size: How many numbers a head has.
-
     Attributes:
         source: What is turned, ``[batch, sequence, heads * size]``.
+        size: How many numbers a head has.
+        rotation: Which of them are pairs.
+        tables: Cosines and sines, ``[places, pairs]``.
     """
 
-    def __init__(self, node: ir.Node, size: int) -> None:
-        self.source = node.inputs[0]
-        self._tables = _tables(node)
-        self._is_interleaved = node.attributes.get_int("interleaved", 0) == 1
-        self._size = size
+    source: ir.Value
+    size: int
+    rotation: Rotation
+    tables: tuple[np.ndarray, np.ndarray]
 
     @cached_property
     def partner(self) -> Numbers:
         """The signed other number of each one's pair, as a matrix ``[size, size]``."""
-        found = np.zeros((self._size, self._size))
-        first, second = self._pairs
+        found = np.zeros((self.size, self.size))
+        first, second = (np.arange(self.size)[half] for half in self.rotation.pairs)
         found[first, second], found[second, first] = -1, 1
         return found
-
-    @property
-    def _pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        pairs = np.arange(self._tables[0].shape[1])
-        if self._is_interleaved:
-            return 2 * pairs, 2 * pairs + 1
-        return pairs, pairs + len(pairs)
 
     def at(self, numbers: npt.ArrayLike) -> tuple[Numbers, Numbers]:
         """Return cosines and sines for some places, ``[len(numbers), size]``.
@@ -74,35 +73,26 @@ class Turns:
         Args:
             numbers: Whole numbers from 0; the first ones, however many, are spread over the tables.
         """
-        cos, sin = self._tables
+        cos, sin = self.tables
         share = np.asarray(numbers, np.float64) * _GOLDEN % 1.0
         rows = (share * len(cos)).astype(np.int64)
         # What is not turned keeps its number.
-        cosines, sines = np.ones((rows.size, self._size)), np.zeros((rows.size, self._size))
-        for half in self._pairs:
+        cosines, sines = np.ones((rows.size, self.size)), np.zeros((rows.size, self.size))
+        for half in self.rotation.pairs:
             cosines[:, half], sines[:, half] = cos[rows], sin[rows]
         return cosines, sines
-
-
-def _tables(node: ir.Node) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    slots = (2, 3) if node.domain == _RUNTIME else (1, 2)
-    cos, sin = (constant_array(input_value(node, slot)) for slot in slots)
-    if cos is None or sin is None or cos.ndim != 2 or cos.shape != sin.shape or not cos.size:
-        raise ValueError(f"{node.name} has no constant tables")
-    return cos.astype(np.float32), sin.astype(np.float32)
 
 
 def turns_of(value: ir.Value | None, size: int) -> Turns | None:
     """Return the rotary embedding that makes a value; None where it has no constant tables."""
     maker = None if value is None else value.producer()
-    if maker is None or maker.op_type != RotaryEmbedding.name:
+    if value is None or maker is None or maker.op_type != RotaryEmbedding.name:
         return None
-    try:
-        turns = Turns(maker, size)
-    except ValueError:
+    rotation, tables, source = rotation_of(value, size), rotary_tables(maker), maker.inputs[0]
+    if rotation is None or tables is None or source is None:
         return None
-    fits = 2 * _tables(maker)[0].shape[1] <= size
-    return turns if turns.source is not None and fits else None
+    cos, _ = tables
+    return Turns(source, size, rotation, tables) if 2 * cos.shape[1] == rotation.size else None
 
 
 class Basis(NamedTuple):
@@ -132,9 +122,14 @@ class Basis(NamedTuple):
         return np.asarray(np.einsum("bshi,hji->bshj", turned - self.offset, self.matrix))
 
 
+def is_key(cache: Cache) -> bool:
+    """Tell whether a cache has the keys of a GroupQueryAttention."""
+    return is_attention(cache.node) and cache.new == _KEY
+
+
 def basis_of(cache: Cache) -> Basis | None:
     """Return the basis of what is appended to a cache; None where it has none of its own."""
-    if cache.node.domain != _RUNTIME or cache.new != _KEY:
+    if not is_key(cache):
         return None
     product = _maker(cache.appended, Reshape)
     rows = None if product is None else _maker(product.inputs[0], MatMul)

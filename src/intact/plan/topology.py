@@ -258,7 +258,7 @@ def _refusal(
         if name in overrides.keep_float:
             return f"{_ASKED}{name})"
     if op_spec(node) is None or not _KEPT.isdisjoint(node.metadata_props):
-        return _unknown(node)
+        return _why_float(node)
     if not finds and all(str(output.name) in shapes for output in node.outputs):
         return "computes shapes or indices only"
     weight = weight_slot(node)
@@ -289,11 +289,8 @@ def _is_endless(value: ir.Value | None) -> bool:
     return bool(np.isinf(ends).any() and not np.isnan(ends).any())
 
 
-def _unknown(node: ir.Node) -> str:
-    """Say that an operator is not known, or why it was not written as operators that are.
-
-    Or why what an improvement added stays float.
-    """
+def _why_float(node: ir.Node) -> str:
+    """Say why a node stays float: as it was added so, or its operator is not known or expanded."""
     if why := node.metadata_props.get(FLOAT_KEY):
         return why
     kept_whole = node.metadata_props.get(WHOLE_KEY, "")

@@ -152,6 +152,44 @@ def test_inputs_are_drawn_for_a_decoder_whose_caches_were_empty(
     assert not any(each.mismatches for each in codes)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_between_two_codes_the_runtime_multiplies_by_the_reciprocal(bits: int) -> None:
+    """At such numbers a quotient is rounded to the other code."""
+    rng = np.random.default_rng(bits)
+    scale = rng.uniform(0.01, 3, 16).astype(np.float32)
+    highest = 2 ** (bits - 1) - 1
+    halves = rng.integers(-highest, highest, (1, 4000, 16)) + 0.5
+    values = np.nextafter((halves * scale).astype(np.float32), np.float32(rng.choice([-9e9, 9e9])))
+    model, kind = _keeping_net(scale, bits), np.uint8 if bits == 4 else np.int8
+    empty = np.zeros((1, 1, 0, 16 * bits // 8), kind)
+    feeds = {"x": values, "last": np.array([3999], np.int32), "past_k": empty, "past_v": empty}
+    session = ort.InferenceSession(model.SerializeToString())
+    (kept,) = session.run(["now_k"], feeds)
+    port = CachePort(scale.reshape(1, 1, 1, 16), bits)
+    found = np.rint(port.to_floats(kept)[:, 0] / scale)
+    by_reciprocal = np.clip(np.rint(values * (np.float32(1) / scale)), -highest - 1, highest)
+    np.testing.assert_array_equal(found, by_reciprocal)
+    quotients = np.clip(np.rint(values / scale), -highest - 1, highest)
+    assert (quotients != by_reciprocal).any()
+
+
+def _keeping_net(scale: npt.NDArray[np.float32], bits: int) -> onnx.ModelProto:
+    """One GroupQueryAttention with a head of 16, whose caches hold codes."""
+    model = _attention_net(size=16)
+    graph, node = model.graph, model.graph.node[0]
+    for value in (*list(graph.input)[2:], *list(graph.output)[1:]):
+        tensor = value.type.tensor_type
+        tensor.elem_type = onnx.TensorProto.UINT8 if bits == 4 else onnx.TensorProto.INT8
+        tensor.shape.dim[3].dim_value = 16 * bits // 8
+    graph.initializer.append(onnx.numpy_helper.from_array(scale.reshape(1, 1, 1, 16), "scale"))
+    graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array(4000, np.int32), "total"))
+    node.input.extend([""] * 5 + ["scale", "scale"])
+    for name in ("k_quant_type", "v_quant_type"):
+        node.attribute.append(onnx.helper.make_attribute(name, "PER_CHANNEL"))
+    node.attribute.append(onnx.helper.make_attribute("kv_cache_bit_width", bits))
+    return model
+
+
 def test_packed_codes_come_back() -> None:
     codes = np.arange(-8, 8, dtype=np.float32).reshape(1, 1, 2, 8)
     port = CachePort(np.full((1, 1, 1, 8), 0.5, np.float32), 4)

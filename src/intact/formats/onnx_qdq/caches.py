@@ -19,12 +19,12 @@ from intact.formats.base.comparison import LayerComparison
 from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.format import Feeds
 from intact.graph import constant_array
+from intact.graph.caches import is_attention
 from intact.graph.edit import Editor
 from intact.ops.operators import Concat, DequantizeLinear, QuantizeLinear, is_a
 from intact.plan import Codes, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.caches import CachePoint, cache_points
 
-_ATTENTION = "GroupQueryAttention"
 _KEY_SCALE, _VALUE_SCALE = 12, 13
 _PAST_KEY, _PAST_VALUE = 3, 4
 _WIDTH = "kv_cache_bit_width"
@@ -45,7 +45,7 @@ def write_caches(editor: Editor, plan: QuantizedGraph) -> list[Note]:
         nodes.setdefault(str(point.cache.node.name), []).append(point)
     for name, points in nodes.items():
         node = editor.nodes_by_name[name]
-        if node.op_type == _ATTENTION:
+        if is_attention(node):
             _attend(editor, node, points)
         else:
             _append(editor, node, points[0])
@@ -121,7 +121,7 @@ def _scale(point: CachePoint) -> _Floats:
     if params is None:
         raise ValueError(f"{point.end} has no scale")
     scale = np.asarray(params.scale, np.float32)
-    if cache.node.op_type != _ATTENTION:
+    if not is_attention(cache.node):
         return scale
     return scale.reshape((1, cache.heads, 1, cache.size) if scale.ndim else (1,))
 
@@ -165,7 +165,7 @@ def cache_ports(model: ir.Model) -> dict[str, CachePort]:
     """Find the inputs and outputs of a written model that are caches of codes, by name."""
     found: dict[str, CachePort] = {}
     for node in model.graph:
-        if node.op_type == _ATTENTION and _WIDTH in node.attributes:
+        if is_attention(node) and _WIDTH in node.attributes:
             bits = int(node.attributes.get_int(_WIDTH, 8) or 8)
             for past, at, present in ((_PAST_KEY, _KEY_SCALE, 1), (_PAST_VALUE, _VALUE_SCALE, 2)):
                 scale = constant_array(node.inputs[at]) if len(node.inputs) > at else None
@@ -302,7 +302,7 @@ def _appended(point: CachePoint, values: npt.NDArray[Any]) -> Codes:
     """
     config = point.config
     params = config.params
-    if point.cache.node.op_type != _ATTENTION or params is None:
+    if not is_attention(point.cache.node) or params is None:
         return config.quantize(values)
     scaled = values * (np.float32(1) / np.asarray(params.scale, np.float32))
     codes = np.clip(np.rint(scaled), config.quant_min, config.quant_max)
@@ -372,6 +372,6 @@ def _attentions(
 ) -> list[_Attention]:
     nodes: dict[str, list[CachePoint]] = {}
     for point in points:
-        if point.cache.node.op_type == _ATTENTION:
+        if is_attention(point.cache.node):
             nodes.setdefault(str(point.cache.node.name), []).append(point)
     return [_Attention(plan, each[0].cache.node, each, runner) for each in nodes.values()]

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.graph.caches import is_attention
 from intact.graph.edit import Editor
 from intact.graph.given_nodes import note_given_nodes
 from intact.graph.graph import Graph
@@ -196,7 +197,7 @@ def rotate_apart(graph: Graph) -> Graph:
 
 def _is_whole(node: ir.Node) -> bool:
     """Tell whether a node with caches rotates its keys, or has them in one operand with others."""
-    if node.op_type != "GroupQueryAttention" or node.domain != _RUNTIME:
+    if not is_attention(node):
         return False
     has_caches = all(input_value(node, slot) is not None for slot in (0, 3, 4, 5))
     norms = any(input_value(node, slot) is not None for slot in range(12, 17))

@@ -18,8 +18,8 @@ A node is left as it is where the sum does not fall on the half of the samples t
 chosen on.
 
 Sources: [quarot] rotates keys and queries by a Hadamard matrix behind the rotary embedding.
-Equal moments are those of balanced realizations in control theory (Moore 1981). The rotation is
-the discrete Hartley transform, which every size has.
+Equal moments are those of balanced realizations in control theory [balancing]. The rotation is the
+discrete Hartley transform, which every size has.
 """
 
 from __future__ import annotations
@@ -29,17 +29,24 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.graph import Graph
 from intact.graph.edit import Editor
-from intact.graph.key_basis import Basis, Turns, basis_of, change_bases, takes_offset, turns_of
+from intact.graph.key_basis import (
+    Basis,
+    Turns,
+    basis_of,
+    change_bases,
+    is_key,
+    takes_offset,
+    turns_of,
+)
 from intact.graph.ops import input_value
 from intact.numerics.metrics import decibels
 from intact.plan import QuantizedGraph
-from intact.plan.caches import cache_points
+from intact.plan.caches import CachePoint, cache_points
 from intact.plan.gains import Gain, Report, unreported
 
 Numbers = npt.NDArray[np.float64]
@@ -80,32 +87,31 @@ def rotate_keys(
     Returns:
         Another graph, or that of the plan where nothing changes.
     """
-    seen = [_Seen(*found) for found in _keys(plan)]
+    seen = list(_seen(plan))
     if not seen or not _observe(plan.graph, seen, samples.first(most), threads):
         return plan.graph
     bases = {}
     for each in seen:
-        first, second = (each.moments([half]) for half in (0, 1))
+        fit, held_out = each.moments([0]), each.moments([1])
         before, after = (
-            second.signal_to_noise(basis, each.bits) for basis in (None, first.basis(each.turns))
+            held_out.signal_to_noise(basis, each.bits) for basis in (None, fit.basis(each.keys))
         )
         name = str(each.node.name)
         report(Gain(name, before, after, after > before))
         if after > before:
-            bases[name] = each.moments([0, 1]).basis(each.turns)
+            bases[name] = each.moments([0, 1]).basis(each.keys)
     return change_bases(plan.graph, bases) if bases else plan.graph
 
 
-def _keys(plan: QuantizedGraph) -> Iterator[tuple[ir.Node, int, int, int, Turns]]:
-    """Yield nodes with how many heads of keys they have, their sizes and bits, and the turns."""
+def _seen(plan: QuantizedGraph) -> Iterator[_Seen]:
+    """Yield the nodes whose keys can be rotated, with nothing seen."""
     for point in cache_points(plan):
         cache = point.cache
-        is_key = cache.new == 1 and cache.node.op_type == "GroupQueryAttention"
-        if not is_key or basis_of(cache) is not None:
+        if not is_key(cache) or basis_of(cache) is not None:
             continue
-        made = [turns_of(input_value(cache.node, slot), cache.size) for slot in (0, 1)]
-        if made[0] is not None and made[1] is not None:
-            yield cache.node, cache.heads, cache.size, point.config.bits, made[1]
+        queries, keys = (turns_of(input_value(cache.node, slot), cache.size) for slot in (0, 1))
+        if queries is not None and keys is not None:
+            yield _Seen(point, queries, keys)
 
 
 class _Moments(NamedTuple):
@@ -146,11 +152,12 @@ class _Moments(NamedTuple):
 class _Seen:
     """Sums over the tokens of both halves of the samples, for one node."""
 
-    def __init__(self, node: ir.Node, heads: int, size: int, bits: int, turns: Turns) -> None:
-        self.node, self.heads, self.size, self.bits = node, heads, size, bits
-        self.turns = turns
-        self.sources = [turns_of(input_value(node, slot), size) for slot in (0, 1)]
-        self._takes_offset = takes_offset(node)
+    def __init__(self, point: CachePoint, queries: Turns, keys: Turns) -> None:
+        self.node, self.bits = point.cache.node, point.config.bits
+        self.heads, self.size = point.cache.heads, point.cache.size
+        heads, size = self.heads, self.size
+        self.queries, self.keys = queries, keys
+        self._takes_offset = takes_offset(self.node)
         # Each with equal weights and with those of attention.
         self._sums = np.zeros((2, 2, heads))
         self._means = np.zeros((2, 2, heads, size))
@@ -162,8 +169,8 @@ class _Seen:
     @property
     def names(self) -> list[str]:
         """Queries and keys before they are turned, both behind, and values."""
-        before = [each.source for each in self.sources if each is not None]
-        return [str(value.name) for value in (*before, *self.node.inputs[:3]) if value is not None]
+        values = (self.queries.source, self.keys.source, *self.node.inputs[:3])
+        return [str(value.name) for value in values if value is not None]
 
     def add(self, half: int, values: Sequence[Floats]) -> None:
         """Add a sample: what has these `names`, ``[sequence, channels]``."""
@@ -212,8 +219,8 @@ class _Seen:
         mean = np.einsum("kh,khi->hi", parts, means)
         square = np.einsum("kh,khij->hij", parts, squares)
         queries = self._queries[halves].sum(axis=0)
-        cosines, sines = self.turns.at(np.arange(_PLACES))
-        mean = mean * cosines.mean(axis=0) + mean @ self.turns.partner.T * sines.mean(axis=0)
+        cosines, sines = self.keys.at(np.arange(_PLACES))
+        mean = mean * cosines.mean(axis=0) + mean @ self.keys.partner.T * sines.mean(axis=0)
         offset = mean if self._takes_offset else np.zeros_like(mean)
         keys = self._everywhere(square, cosines, sines)
         keys -= offset[:, :, None] * offset[:, None, :]
@@ -227,7 +234,7 @@ class _Seen:
 
         x becomes x c + (J x) s there, where J gives each number its partner.
         """
-        partner = self.turns.partner
+        partner = self.keys.partner
         count = len(cosines)
         both = cosines.T @ sines / count
         mixed = square @ partner.T

@@ -87,7 +87,7 @@ def smooth_blocks(
             if not (np.isfinite(fit).all() and np.isfinite(held_out).all()):
                 continue
             name, readers = str(now.readers[-1].node.name), list(_readers(plan, now))
-            factors = _best_factors(name, readers, fit, held_out, report)
+            factors = _best_factors(name, readers, fit, held_out, threads, report)
             if factors is not None:
                 now.divide(twin, factors)
                 is_changed = True
@@ -193,7 +193,12 @@ def _readers(plan: QuantizedGraph, pair: Pair) -> Iterator[_Reader]:
 
 
 def _best_factors(
-    name: str, readers: Sequence[_Reader], fit: Floats, held_out: Floats, report: Report
+    name: str,
+    readers: Sequence[_Reader],
+    fit: Floats,
+    held_out: Floats,
+    threads: int,
+    report: Report,
 ) -> Doubles | None:
     """Try the alphas for one tensor; None where none gains."""
     magnitudes = np.abs(fit).mean(axis=0, dtype=np.float64)
@@ -203,7 +208,7 @@ def _best_factors(
     def lost(rows: Floats, factors: Doubles) -> float:
         return sum(each.lost(factors.astype(np.float32), rows) for each in readers) / len(readers)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         errors = list(pool.map(partial(lost, fit), tried))
     # Without factors comes first: of equal errors it wins.
     best = int(np.argmin(errors))
