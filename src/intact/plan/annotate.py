@@ -29,7 +29,7 @@ from intact.plan.quantized_graph import (
 )
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.signs import Signs, signs_of
-from intact.plan.stored_weights import is_stored, stored_axes, stored_config
+from intact.plan.stored_weights import is_cached, is_stored, stored_axes, stored_config
 from intact.plan.topology import (
     adds_to_products,
     decide,
@@ -105,7 +105,7 @@ def _node_configs(
     if has_caches_only(decisions[name]):
         from intact.plan.caches import cache_configs  # which few plans need
 
-        configs |= cache_configs(node, schemes.target)
+        configs |= cache_configs(node, schemes.target, overrides)
     for slot, value in enumerate(node.inputs):
         if value is None or TensorEnd.input(name, slot) in configs:
             continue
@@ -303,7 +303,10 @@ def _check_places(
         ends += [TensorEnd.output(str(node.name), k) for k, _ in enumerate(node.outputs)]
         for end in ends:
             config = configs.get(end)
-            if config is not None and config.state is QuantState.INITIAL:
+            if config is not None and is_cached(config):
+                # All caches of a node have its width, which was checked with its decision.
+                used.update({end.node} & overrides.bits.keys())
+            elif config is not None and config.state is QuantState.INITIAL:
                 is_input = end.direction is Direction.INPUT
                 is_weight = (is_input and end.slot == weight) or is_stored(config)
                 has_weight = weight is not None or is_stored(config)

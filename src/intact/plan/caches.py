@@ -18,10 +18,11 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.errors import UsageError
 from intact.graph import Graph
 from intact.graph.caches import Cache, caches_of, why_no_cache
+from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision, QuantizedGraph, TensorEnd
 from intact.plan.schemes import config_from_scheme
 from intact.plan.stored_weights import CACHED, CACHES_ONLY, is_cached
-from intact.targets import Target
+from intact.targets import Target, TensorScheme
 from intact.targets.schema import Caches
 
 CacheRanges: TypeAlias = Mapping[TensorEnd, npt.NDArray[np.float64]]
@@ -32,34 +33,58 @@ HALF = 0.5
 """Steps between the highest code and what is at most in a range: rounding errs by as much."""
 
 
-def cache_configs(node: ir.Node, target: Target) -> dict[TensorEnd, TensorQuantConfig]:
+def cache_configs(
+    node: ir.Node, target: Target, overrides: Overrides
+) -> dict[TensorEnd, TensorQuantConfig]:
     """Make the INITIAL configs of what a node appends to its caches.
 
     Args:
         node: A node with caches.
         target: Whose ``[cache]`` says as what they are kept.
+        overrides: May give the node a width of its own.
     """
     scheme = None if target.cache is None else target.cache.scheme
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     if scheme is None:
         return configs
     for cache in caches_of(node):
-        config = config_from_scheme(scheme, cache.axis)
+        config = config_from_scheme(scheme, cache.axis, _bits_of(node, scheme, overrides))
         config.detail[CACHED] = True
         configs[TensorEnd.input(str(node.name), cache.new)] = config
     return configs
 
 
-def decide_cache(node: ir.Node, target: Target) -> Decision | None:
-    """Decide about a node with caches, of which codes are asked for; None where it has none."""
+def _bits_of(node: ir.Node, scheme: TensorScheme, overrides: Overrides) -> int:
+    """Return the width of a node's caches: keys and values have one."""
+    return overrides.bits.get(str(node.name), scheme.bits)
+
+
+def decide_cache(node: ir.Node, target: Target, overrides: Overrides) -> Decision | None:
+    """Decide about a node with caches, of which codes are asked for; None where it has none.
+
+    Raises:
+        UsageError: The user asks for a width that its caches cannot have.
+    """
     if not caches_of(node) and not why_no_cache(node):
         return None
-    caches = target.cache or Caches()
-    bits = 0 if caches.scheme is None else caches.scheme.bits
+    caches, name = target.cache or Caches(), str(node.name)
+    bits = 0 if caches.scheme is None else _bits_of(node, caches.scheme, overrides)
     why, form = why_float(node, target, bits), caches.form_of(node.op_type)
+    if why and name in overrides.bits:
+        others = " or ".join(f"{bits}" for bits in _possible(node, target))
+        raise UsageError(
+            f"--bits {name}={bits}: its cache stays float: {why}",
+            remedy=f"give {others}" if others else "leave it out",
+        )
     if why or form is None:
         return Decision(False, f"its cache stays float: {why}")
     return Decision(False, f"{CACHES_ONLY}{form.reason}")
+
+
+def _possible(node: ir.Node, target: Target) -> list[int]:
+    """Return the widths that a node's caches can have."""
+    widths = () if target.cache is None else target.cache.bits
+    return [bits for bits in widths if not why_float(node, target, bits)]
 
 
 def why_float(node: ir.Node, target: Target, bits: int) -> str:
@@ -104,7 +129,7 @@ def refuse_no_caches(graph: Graph, target: Target, decisions: Mapping[str, Decis
             remedy="leave it out, or export the decoder with caches",
         )
     node = found[0]
-    others = [bits for bits in target.cache.bits if not why_float(node, target, bits)]
+    others = _possible(node, target)
     wider = f"give --cache-bits {others[0]}, or " if others else ""
     raise UsageError(
         f"{where}: the cache of {node.name} stays float: "

@@ -164,7 +164,7 @@ def _decide_node(
     if target.cache is not None and target.cache.scheme is not None and not is_kept:
         from intact.plan.caches import decide_cache  # which few plans need
 
-        if (decision := decide_cache(node, target)) is not None:
+        if (decision := decide_cache(node, target, overrides)) is not None:
             return decision
     rule = target.rule_for(node)
     finds = finds_places(node, shapes, target)

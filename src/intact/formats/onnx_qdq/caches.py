@@ -7,6 +7,7 @@ size]``. Where a Concat appends, codes are made before it and floats behind it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -51,8 +52,13 @@ def write_caches(editor: Editor, plan: QuantizedGraph) -> list[Note]:
             _append(editor, node, points[0])
     points = list(cache_points(plan))
     codes, floats = (sum(each) for each in zip(*(p.bytes_per_token for p in points), strict=True))
+    widths = sorted(Counter(point.config.bits for point in points).items())
+    listed = " and ".join(
+        f"{bits} bits" + (f" ({count} of them)" if len(widths) > 1 else "")
+        for bits, count in widths
+    )
     message = (
-        f"{len(points)} caches hold codes of {points[0].config.bits} bits: {codes:,} bytes a token "
+        f"{len(points)} caches hold codes of {listed}: {codes:,} bytes a token "
         f"instead of {floats:,}; inputs and outputs of the model are these codes"
     )
     return [Note(NoteKind.EXPORT, points[0].end.node, message)]
