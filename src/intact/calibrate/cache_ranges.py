@@ -5,8 +5,7 @@ may come at any other, where its numbers are others: observed numbers alone woul
 error at place 32,000, measured). The length of a pair is the same at every place, and bounds both
 of its numbers (see `intact.graph.caches.Rotation`).
 
-Keys in a basis of their own (see `intact.graph.key_basis`) mix the pairs. Each observed one is
-counted as it would be at several places.
+Caches of steps (see `intact.graph.key_basis`) have the range of their codes.
 
 Other texts give other numbers than those of calibration, and few codes are better spent on the
 many than on the largest: each scale takes the range of least error on the samples. How much wider
@@ -19,23 +18,21 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.data.batching import Batch
-from intact.engines.session import Feeds, make_session, run_session
+from intact.engines.session import Feeds, FloatModel
 from intact.errors import CalibrationError
 from intact.graph.caches import rotation_of
-from intact.graph.edit import Editor
-from intact.graph.key_basis import basis_of
-from intact.plan import QuantizedGraph
+from intact.graph.key_basis import is_key, steps_of
+from intact.plan import QuantizedGraph, TensorEnd
 from intact.plan.caches import HALF, CachePoint, CacheRanges, cache_points
 
 _FOLDS = 4
 """Parts of the samples; each is tried with the range of the others."""
-_PLACES = 4
-"""At so many places keys are counted that have a basis of their own."""
 _STEPS = 8
 """Bins of magnitudes in an octave."""
 _LOWEST, _HIGHEST = -24, 24
@@ -68,22 +65,28 @@ def cache_ranges(
     Raises:
         CalibrationError: There is NaN or infinity.
     """
-    points = list(cache_points(plan))
-    editor = Editor(plan.graph.model)
-    found = [_Observed(point) for point in points]
+    ranges: dict[TensorEnd, _Numbers] = {}
+    found: list[_Observed] = []
+    for point in cache_points(plan):
+        steps = steps_of(point.cache.node)
+        if steps is None:
+            found.append(_Observed(point))
+        else:
+            own = np.ones(point.cache.channels) if is_key(point.cache) else np.array(steps.values)
+            ranges[point.end] = own * (steps.codes[1] + HALF)
+    if not found:
+        return ranges
     names = [each.name for each in found]
-    editor.model.graph.outputs[:] = [editor.value(name) for name in dict.fromkeys(names)]
-    session = make_session(editor.finish(), threads=threads)
-    wanted = {each.name for each in session.get_inputs()}
+    model = FloatModel(plan.graph, list(dict.fromkeys(names)), threads=threads)
     for batch, count in batches:
-        folds = list(_folds(batch, count))
-        feeds = {name: array for name, array in batch.items() if name in wanted}
-        for each, values in zip(found, run_session(session, feeds, names), strict=True):
-            each.add(values, folds)
-    return {each.point.end: each.range() for each in found}
+        folds = list(folds_of(batch, count))
+        values = model.run(batch)
+        for each in found:
+            each.add(values[each.name], folds)
+    return {**ranges, **{each.point.end: each.range() for each in found}}
 
 
-def _folds(batch: Feeds, count: int) -> Iterator[int]:
+def folds_of(batch: Feeds, count: int) -> Iterator[int]:
     """Yield the part of each sample; the same sample is always in the same."""
     whole = sorted(batch.items())
     is_split = all(array.ndim and len(array) >= count for _, array in whole)
@@ -95,22 +98,82 @@ def _folds(batch: Feeds, count: int) -> Iterator[int]:
         yield digest % _FOLDS
 
 
-class _Observed:
-    """Magnitudes in one cache, counted for each channel and part of the samples."""
+class Magnitudes:
+    """Magnitudes in a cache, counted for each channel and part of the samples.
 
-    def __init__(self, point: CachePoint) -> None:
-        self.point = point
-        self._rotation = rotation_of(point.cache.appended, point.cache.size)
-        self._basis = basis_of(point.cache)
-        channels = point.cache.channels
+    Args:
+        channels: How many channels there are.
+    """
+
+    def __init__(self, channels: int) -> None:
         self._largest = np.zeros((_FOLDS, channels))
         self._counts: _Counts = np.zeros((_FOLDS, channels, _BINS), np.int64)
 
-    @property
-    def name(self) -> str:
-        """The name of the value that is observed."""
-        source = None if self._basis is None else self._basis.turns.source
-        return str((source or self.point.cache.appended).name)
+    def add(self, fold: int, rows: _Numbers) -> None:
+        """Count magnitudes of a part of the samples, ``[rows, channels]``."""
+        self._largest[fold] = np.maximum(self._largest[fold], rows.max(axis=0, initial=0.0))
+        with np.errstate(divide="ignore"):
+            octaves = np.log2(rows) * _STEPS - _LOWEST * _STEPS
+        bins = np.clip(octaves, 0, _BINS - 1).astype(np.int64)
+        places = bins + np.arange(rows.shape[1]) * _BINS
+        counts = np.bincount(places.reshape(-1), minlength=self._counts[fold].size)
+        self._counts[fold] += counts.reshape(self._counts[fold].shape)
+
+    def range(self, highest: int, *, is_one: bool = False, finer: npt.ArrayLike = 1) -> _Numbers:
+        """Return the largest magnitudes in range, ``[channels]``.
+
+        Args:
+            highest: The highest code.
+            is_one: Whether there is one range for all.
+            finer: By what a second code of each channel's error is finer; 1 where there is none.
+        """
+        given = _Codes(highest, is_one, np.asarray(finer, np.float64))
+        best = given.best(self._counts.sum(axis=0), self._largest.max(axis=0))
+        errors = np.zeros(len(_FACTORS))
+        for fold, counts in enumerate(self._counts):
+            kept = np.arange(_FOLDS) != fold
+            others = self._counts[kept].sum(axis=0), self._largest[kept].max(axis=0)
+            if counts.any() and others[0].any():
+                reach = given.best(*others)
+                errors += [given.errors(counts, reach * factor).sum() for factor in _FACTORS]
+        if not errors.any():  # there is but one part
+            return best
+        return np.asarray(best * float(_FACTORS[int(np.argmin(errors))]))
+
+
+class _Codes(NamedTuple):
+    """The codes that a range is chosen for; see `Magnitudes.range`."""
+
+    highest: int
+    is_one: bool
+    finer: _Numbers
+
+    def best(self, counts: _Counts, largest: _Numbers) -> _Numbers:
+        """Return the ranges of least error of what was counted."""
+        most = np.full_like(largest, largest.max()) if self.is_one else largest
+        errors = np.array([self.errors(counts, most * part) for part in _PARTS])
+        errors = errors.sum(axis=-1, keepdims=True) if self.is_one else errors
+        return np.asarray(most * _PARTS[np.argmin(errors, axis=0)])
+
+    def errors(self, counts: _Counts, most: _Numbers) -> _Numbers:
+        """Estimate each channel's squared error: of what is clipped, and of what is rounded."""
+        middles = 2.0 ** ((np.arange(_BINS) + 0.5) / _STEPS + _LOWEST)
+        steps = np.where(most > 0, most, 1.0) / (self.highest + HALF)
+        reach = steps * (self.highest + HALF * (1 - 1 / self.finer))
+        clipped = (middles - reach[:, None]) ** 2
+        rounded = np.minimum((steps / self.finer)[:, None] ** 2 / 12, middles**2)
+        is_beyond = middles > most[:, None]
+        return np.asarray((counts * np.where(is_beyond, clipped, rounded)).sum(axis=-1))
+
+
+class _Observed:
+    """What is appended to one cache."""
+
+    def __init__(self, point: CachePoint) -> None:
+        self.point = point
+        self.name = str(point.cache.appended.name)
+        self._rotation = rotation_of(point.cache.appended, point.cache.size)
+        self._magnitudes = Magnitudes(point.cache.channels)
 
     def add(self, values: npt.NDArray[np.float32], folds: list[int]) -> None:
         """Count a batch; the first samples belong to these parts."""
@@ -122,57 +185,15 @@ class _Observed:
             )
         cache = self.point.cache
         heads = values.reshape(*values.shape[:-1], cache.heads, cache.size)
-        magnitudes = self._magnitudes(heads).reshape(len(values), -1, cache.channels)
-        rows = magnitudes if len(folds) > 1 else magnitudes.reshape(1, -1, cache.channels)
-        for fold, row in zip(folds, rows, strict=False):
-            self._largest[fold] = np.maximum(self._largest[fold], row.max(axis=0, initial=0.0))
-            self._count(fold, row)
-
-    def _magnitudes(self, heads: npt.NDArray[np.float32]) -> _Numbers:
-        if self._basis is not None:
-            first = np.arange(heads.shape[1]) * _PLACES
-            places = [self._basis.kept(heads, first + each) for each in range(_PLACES)]
-            return np.abs(np.concatenate(places, axis=1))
+        found = np.abs(heads.astype(np.float64))
         if self._rotation is not None:
-            return self._rotation.envelope(heads)
-        return np.abs(heads.astype(np.float64))
-
-    def _count(self, fold: int, row: _Numbers) -> None:
-        with np.errstate(divide="ignore"):
-            octaves = np.log2(row) * _STEPS - _LOWEST * _STEPS
-        bins = np.clip(octaves, 0, _BINS - 1).astype(np.int64)
-        places = bins + np.arange(row.shape[1]) * _BINS
-        counts = np.bincount(places.reshape(-1), minlength=self._counts[fold].size)
-        self._counts[fold] += counts.reshape(self._counts[fold].shape)
+            found = self._rotation.envelope(heads)
+        found = found.reshape(len(values), -1, cache.channels)
+        rows = found if len(folds) > 1 else found.reshape(1, -1, cache.channels)
+        for fold, row in zip(folds, rows, strict=False):
+            self._magnitudes.add(fold, row)
 
     def range(self) -> _Numbers:
         """Return the largest magnitudes in range."""
-        best = self._best(self._counts.sum(axis=0), self._largest.max(axis=0))
-        errors = np.zeros(len(_FACTORS))
-        for fold, counts in enumerate(self._counts):
-            kept = np.arange(_FOLDS) != fold
-            others = self._counts[kept].sum(axis=0), self._largest[kept].max(axis=0)
-            if counts.any() and others[0].any():
-                reach = self._best(*others)
-                errors += [self._errors(counts, reach * factor).sum() for factor in _FACTORS]
-        if not errors.any():  # there is but one part
-            return best
-        return np.asarray(best * float(_FACTORS[int(np.argmin(errors))]))
-
-    def _best(self, counts: _Counts, largest: _Numbers) -> _Numbers:
-        """Return the ranges of least error of what was counted; one for all for a single scale."""
-        is_one = self.point.config.granularity.axis is None
-        most = np.full_like(largest, largest.max()) if is_one else largest
-        errors = np.array([self._errors(counts, most * part) for part in _PARTS])
-        errors = errors.sum(axis=-1, keepdims=True) if is_one else errors
-        return np.asarray(most * _PARTS[np.argmin(errors, axis=0)])
-
-    def _errors(self, counts: _Counts, most: _Numbers) -> _Numbers:
-        """Estimate each channel's squared error: of what is clipped, and of what is rounded."""
-        middles = 2.0 ** ((np.arange(_BINS) + 0.5) / _STEPS + _LOWEST)
-        highest = self.point.config.quant_max
-        steps = (np.where(most > 0, most, 1.0) / (highest + HALF))[:, None]
-        clipped = (middles - steps * highest) ** 2
-        rounded = np.minimum(steps**2 / 12, middles**2)
-        is_beyond = middles > most[:, None]
-        return np.asarray((counts * np.where(is_beyond, clipped, rounded)).sum(axis=-1))
+        config = self.point.config
+        return self._magnitudes.range(config.quant_max, is_one=config.granularity.axis is None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,8 @@ from intact.numerics.logarithmic import dequantize_logarithmic, quantize_logarit
 FloatArray = npt.NDArray[np.float32]
 
 IntegerArray = npt.NDArray[np.integer[Any]]
+
+Array = TypeVar("Array", bound=npt.NDArray[Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,9 @@ class Grid:
         quant_max: Largest integer used.
         steps_per_octave: Logarithmic levels between a magnitude and its double; None for linear
             ones. 16 (NNIE's) unless given.
+        channel_codes: The smallest and the largest integer of each channel, where channels have
+            ranges of their own; both are 0 for one that is not kept. Else empty. They may be wider
+            than ``bits``: those of a channel that has the bits of another too.
 
     Raises:
         ConfigError: If the fields contradict each other.
@@ -50,6 +55,7 @@ class Grid:
     quant_min: int
     quant_max: int
     steps_per_octave: int | None = None
+    channel_codes: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         # Set here, so that grids that were written with and without the default are equal.
@@ -60,6 +66,7 @@ class Grid:
         self._check_range()
         self._check_symmetry()
         self._check_octave()
+        self._check_channel_codes()
 
     def __hash__(self) -> int:
         return self._hash
@@ -69,7 +76,7 @@ class Grid:
         # Grids are looked up far more often than made, and enums hash their names in Python. Of
         # integers only: it is the same in every process, so that it may be pickled.
         axis = -1 if self.axis is None else self.axis
-        codes = self.bits, self.quant_min, self.quant_max
+        codes = self.bits, self.quant_min, self.quant_max, len(self.channel_codes)
         return hash((self.policy.value, axis, self.block or 0, *codes))
 
     @cached_property
@@ -114,6 +121,12 @@ class Grid:
         """The range, the scheme and the spacing, for ``numerics.thresholds.estimate_range``."""
         codes = self.quant_min, self.quant_max
         return Levels(*codes, self.scheme, self.steps_per_octave, self.power_of_two)
+
+    @cached_property
+    def code_ends(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The smallest and the largest integers: ``[]``, or ``[channels]`` where they differ."""
+        ends = np.array(self.channel_codes or [(self.quant_min, self.quant_max)], np.int64).T
+        return (ends[0], ends[1]) if self.channel_codes else (ends[0, 0], ends[1, 0])
 
     @property
     def octave(self) -> int:
@@ -171,16 +184,21 @@ class Grid:
             scale = self._broadcast(params.scale, values.shape)
             codes = self.quant_min, self.quant_max
             return quantize_logarithmic(values, scale, *codes, self.octave)
-        return quantize(
+        low, high = self.code_ends
+        found = quantize(
             values,
             params.scale,
             params.zero_point,
-            self.quant_min,
-            self.quant_max,
+            int(low.min()),
+            int(high.max()),
             rounding=self.rounding,
             axis=self.axis,
             block=self.block,
         )
+        if not self.channel_codes:
+            return found
+        low, high = (self._broadcast(each, values.shape) for each in (low, high))
+        return np.asarray(np.clip(found, low, high), found.dtype)
 
     def dequantize(self, quantized: IntegerArray, params: QuantParams) -> FloatArray:
         """Dequantize integers of the grid to float32."""
@@ -193,7 +211,7 @@ class Grid:
 
     def fake_quantize(self, values: FloatArray, params: QuantParams) -> FloatArray:
         """Quantize and dequantize."""
-        if self.exponential:
+        if self.exponential or self.channel_codes:
             return self.dequantize(self.quantize(values, params), params)
         return fake_quantize(
             values,
@@ -215,11 +233,12 @@ class Grid:
         if self.axis is not None:
             # Both codes for each channel, in a tensor that has its channels where the weight has
             # them.
+            codes = np.array(self.channel_codes or codes)
             codes = np.broadcast_to(codes, (1,) * self.axis + (params.scale.size, 2))
         values = self.dequantize(codes, params)
         return float(values.min()), float(values.max())
 
-    def _broadcast(self, scale: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    def _broadcast(self, scale: Array, shape: tuple[int, ...]) -> Array:
         """Reshape ``[channels]`` to broadcast along the channel axis of a tensor."""
         if self.axis is None:
             return scale
@@ -228,7 +247,8 @@ class Grid:
                 f"{scale.size} scales along axis {self.axis} of a tensor of shape {list(shape)}",
                 remedy="give one scale per channel",
             )
-        return scale.reshape([-1 if axis == self.axis else 1 for axis in range(len(shape))])
+        sizes = [-1 if axis == self.axis else 1 for axis in range(len(shape))]
+        return cast("Array", scale.reshape(sizes))
 
     def _check_granularity(self) -> None:
         if not self.policy & granularity_flag(self.granularity):
@@ -278,11 +298,29 @@ class Grid:
         if steps is not None and not 1 <= steps <= MOST_STEPS:
             raise ConfigError(f"{steps} steps an octave", remedy=f"use 1 to {MOST_STEPS}")
 
+    def _check_channel_codes(self) -> None:
+        if not self.channel_codes:
+            return
+        is_plain = self.symmetric and not self.exponential and self.block is None
+        if not is_plain or self.axis is None:
+            raise ConfigError(
+                "channels have ranges of their own, and the policy is not symmetric, linear and "
+                "per channel",
+                remedy="leave channel_codes out",
+            )
+        if not all(low <= 0 <= high for low, high in self.channel_codes):
+            raise ConfigError("the range of a channel does not contain zero", remedy="widen it")
+
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         if isinstance(self.granularity, PerRow):
             raise ConfigError(
                 "a scale is given for rows, whose scales are computed while the model runs",
                 remedy="use DYNAMIC without a scale",
+            )
+        if self.channel_codes and shape != (len(self.channel_codes),):
+            raise ConfigError(
+                f"scale has shape {list(shape)}, for {len(self.channel_codes)} channels",
+                remedy="give one scale per channel",
             )
         if self.axis is None and shape != ():
             raise ConfigError(

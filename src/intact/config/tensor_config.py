@@ -50,6 +50,7 @@ class TensorQuantConfig(SharedScale):
         granularity: ``PerTensor()``, ``PerChannel(axis)``, ``PerBlock(axis, size)`` or
             ``PerRow()``, consistent with the policy.
         steps_per_octave: Density of EXPONENTIAL levels, 16 unless given; None for LINEAR ones.
+        channel_codes: Ranges of single channels, see `Grid`.
         scale: Shape ``[]``, ``[channels]`` or, per block, that of the tensor with one for each
             block along the axis; ``None`` while unknown.
         offset: Same shape as the scale (also called zero point); ``None`` for zeros.
@@ -74,6 +75,7 @@ class TensorQuantConfig(SharedScale):
         rounding: Rounding = Rounding.HALF_EVEN,
         granularity: Granularity = PerTensor(),  # noqa: B008  (frozen, without fields)
         steps_per_octave: int | None = None,
+        channel_codes: tuple[tuple[int, int], ...] = (),
         scale: npt.ArrayLike | None = None,
         offset: npt.ArrayLike | None = None,
         observer: str = "minmax",
@@ -90,6 +92,7 @@ class TensorQuantConfig(SharedScale):
                 quant_min=quant_min,
                 quant_max=quant_max,
                 steps_per_octave=steps_per_octave,
+                channel_codes=channel_codes,
             )
         )
         self.observer = observer

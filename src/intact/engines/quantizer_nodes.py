@@ -86,7 +86,8 @@ class QuantizerInputs(msgspec.Struct, frozen=True):
             raise PlanError("a quantizer without a switch cannot be disabled")
         shape = () if self.trailing is None else (-1, *(1,) * self.trailing)
         scales = {self.scale: np.asarray(scale, np.float32).reshape(shape)}
-        numbers = [config.quant_min - zero_point, config.quant_max - zero_point]
+        low, high = config.grid.code_ends
+        numbers = [low - zero_point, high - zero_point]
         if self.in_bytes:
             # The plan may have been calibrated anew, with other codes than those that were compiled
             # in.

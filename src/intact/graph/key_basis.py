@@ -5,6 +5,9 @@ Keys are also kept without an offset c: ``q . (k - c)`` is less by the same for 
 which a softmax does not see. Both follow the rotary embedding, whose angles differ from place to
 place, and stand in front of ONNX Runtime's GroupQueryAttention, which computes all else as before.
 Values are kept without an offset too: shares add up to 1, so it is added to the result.
+
+Keys are kept in steps of their codes, whose scales are 1. Some of their channels may be kept twice,
+in the place of others that are not: as their codes, and finer what these lose (`Steps`).
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -29,11 +33,11 @@ from intact.graph.caches import (
 from intact.graph.edit import Editor
 from intact.graph.given_nodes import note_given_nodes
 from intact.graph.graph import Graph
-from intact.graph.metadata import FLOAT_KEY
-from intact.graph.ops import constant_array, input_value
+from intact.graph.metadata import FLOAT_KEY, STEPS_KEY
+from intact.graph.ops import input_value
 from intact.graph.passes.composite import Composite
 from intact.graph.passes.library import remove_unused
-from intact.ops.operators import Add, MatMul, Reshape, RotaryEmbedding, Sub, is_a
+from intact.ops.operators import Add, Named, RotaryEmbedding, Sub
 
 Numbers = npt.NDArray[np.float64]
 
@@ -82,6 +86,16 @@ class Turns:
             cosines[:, half], sines[:, half] = cos[rows], sin[rows]
         return cosines, sines
 
+    def turned(self, keys: npt.NDArray[Any], numbers: npt.ArrayLike) -> Numbers:
+        """Turn keys as they are at places; for the order of these see `at`.
+
+        Args:
+            keys: ``[batch, sequence, heads, size]``.
+            numbers: ``[sequence]``.
+        """
+        cosines, sines = (each[:, None] for each in self.at(numbers))
+        return np.asarray(keys * cosines + keys.astype(np.float64) @ self.partner.T * sines)
+
 
 def turns_of(value: ir.Value | None, size: int) -> Turns | None:
     """Return the rotary embedding that makes a value; None where it has no constant tables."""
@@ -95,31 +109,92 @@ def turns_of(value: ir.Value | None, size: int) -> Turns | None:
     return Turns(source, size, rotation, tables) if 2 * cos.shape[1] == rotation.size else None
 
 
-class Basis(NamedTuple):
-    """How keys are kept: ``matrix @ (key - offset)`` for each head.
+class Steps(NamedTuple):
+    """The codes that a basis was chosen for.
 
     Attributes:
-        offset: ``[heads, size]``.
-        matrix: ``[heads, size, size]``.
-        turns: The rotary embedding in front.
-        values: The offset of values, ``[heads, size]``; None where it is not known, or none.
+        bits: Their bits.
+        values: The steps of values, ``[heads * size]``; those of keys are 1.
+        twice: How many channels of a head's keys are kept twice, ``[heads]``: the first ones, by
+            two codes each. The second takes the place of one of as many last ones, which are not
+            kept.
+    """
+
+    bits: int
+    twice: tuple[int, ...]
+    values: tuple[float, ...] = ()
+
+    @property
+    def finer(self) -> int:
+        """How many steps of a second code are one of the first."""
+        return (1 << self.bits) - 1
+
+    @property
+    def codes(self) -> tuple[int, int]:
+        """The lowest and the highest code."""
+        return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
+
+    def channel_codes(self, size: int) -> tuple[tuple[int, int], ...]:
+        """Return the ranges of codes of keys, for each channel; empty where nothing is kept twice.
+
+        Two codes of a channel together are one of ``first * finer + second``.
+
+        Args:
+            size: How many channels a head has.
+        """
+        if not any(self.twice):
+            return ()
+        low, high = self.codes
+        both = low * self.finer + low, high * self.finer + high
+        return tuple(
+            codes
+            for count in self.twice
+            for codes in (*[both] * count, *[(low, high)] * (size - 2 * count), *[(0, 0)] * count)
+        )
+
+    def places(self, size: int) -> npt.NDArray[np.int64]:
+        """Return which channel is kept in the place of each, ``[heads * size]``.
+
+        Args:
+            size: How many channels a head has.
+        """
+        found = np.arange(len(self.twice) * size).reshape(-1, size)
+        for row, count in zip(found, self.twice, strict=True):
+            row[size - count :] = row[:count]
+        return found.reshape(-1)
+
+
+def steps_of(node: ir.Node) -> Steps | None:
+    """Return the codes that the basis of a node's keys was chosen for; None where it has none."""
+    try:
+        found = msgspec.json.decode(node.metadata_props.get(STEPS_KEY, ""), type=Steps)
+    except msgspec.MsgspecError:  # there is none, or another's
+        return None
+    caches = caches_of(node)
+    if not caches or not 2 <= found.bits <= 8:
+        return None
+    cache, most = caches[0], max(found.twice, default=0)
+    lengths = (len(found.twice), len(found.values))
+    is_sound = 0 <= min(found.twice, default=0) <= most <= cache.size // 2
+    is_sound &= all(0 < each < np.inf for each in found.values)
+    return found if is_sound and lengths == (cache.heads, cache.channels) else None
+
+
+class Basis(NamedTuple):
+    """How the keys and values of a node are kept, for each head.
+
+    Attributes:
+        offset: What is subtracted from keys, ``[heads, size]``.
+        matrix: The channels of what is left, in steps: ``matrix @ (key - offset)``, ``[heads, size,
+            size]``.
+        values: What is subtracted from values, ``[heads, size]``.
+        steps: Of what codes.
     """
 
     offset: Numbers
     matrix: Numbers
-    turns: Turns
-    values: Numbers | None = None
-
-    def kept(self, keys: npt.NDArray[np.float32], numbers: npt.ArrayLike) -> Numbers:
-        """Return what is kept of keys at places; for their order see `Turns.at`.
-
-        Args:
-            keys: As they are before they are turned, ``[batch, sequence, heads, size]``.
-            numbers: ``[sequence]``.
-        """
-        cosines, sines = (each[:, None] for each in self.turns.at(numbers))
-        turned = keys * cosines + keys.astype(np.float64) @ self.turns.partner.T * sines
-        return np.asarray(np.einsum("bshi,hji->bshj", turned - self.offset, self.matrix))
+    values: Numbers
+    steps: Steps
 
 
 def is_key(cache: Cache) -> bool:
@@ -127,39 +202,10 @@ def is_key(cache: Cache) -> bool:
     return is_attention(cache.node) and cache.new == _KEY
 
 
-def basis_of(cache: Cache) -> Basis | None:
-    """Return the basis of what is appended to a cache; None where it has none of its own."""
-    if not is_key(cache):
-        return None
-    product = _maker(cache.appended, Reshape)
-    rows = None if product is None else _maker(product.inputs[0], MatMul)
-    split = None if rows is None else _maker(rows.inputs[0], Reshape)
-    matrix = None if rows is None else constant_array(rows.inputs[1])
-    if split is None or matrix is None or matrix.shape != (cache.heads, cache.size, cache.size):
-        return None
-    value, offset = split.inputs[0], np.zeros((cache.heads, cache.size))
-    moved = _maker(value, Sub)
-    if moved is not None:
-        array = constant_array(moved.inputs[1])
-        if array is None or array.size != cache.channels:
-            return None
-        value, offset = moved.inputs[0], array.reshape(offset.shape).astype(np.float64)
-    turns = turns_of(value, cache.size)
-    if turns is None:
-        return None
-    return Basis(offset, matrix.astype(np.float64).transpose(0, 2, 1), turns)
-
-
 def outputs_in_bases(graph: Graph) -> frozenset[str]:
     """Return the names of the outputs that hold keys in a basis of their own, and their values."""
-    found = (caches_of(node) for node in graph.nodes)
-    changed = (caches for caches in found if any(basis_of(each) is not None for each in caches))
-    return frozenset(each.ports[1] for caches in changed for each in caches)
-
-
-def _maker(value: ir.Value | None, operator: type) -> ir.Node | None:
-    maker = None if value is None else value.producer()
-    return maker if is_a(maker, operator) else None
+    changed = (node for node in graph.nodes if steps_of(node) is not None)
+    return frozenset(each.ports[1] for node in changed for each in caches_of(node))
 
 
 def takes_offset(node: ir.Node) -> bool:
@@ -170,7 +216,7 @@ def takes_offset(node: ir.Node) -> bool:
 
 
 def change_bases(graph: Graph, bases: Mapping[str, Basis]) -> Graph:
-    """Give the keys of nodes other bases.
+    """Give the keys of nodes other bases, and their values an offset.
 
     Args:
         graph: Is not changed.
@@ -179,54 +225,75 @@ def change_bases(graph: Graph, bases: Mapping[str, Basis]) -> Graph:
     editor = Editor(graph.model)
     for name, basis in bases.items():
         node = editor.nodes_by_name[name]
-        written = Composite(editor, node)
-        query, key = written.input(_QUERY), written.input(_KEY)
-        if query is None or key is None:
-            raise ValueError(f"{name} has no queries and keys of their own")
-        inverse = np.asarray(np.linalg.inv(basis.matrix), np.float64)
+        written = _Written(Composite(editor, node))
+        query, key, value = (written.input(slot) for slot in (_QUERY, _KEY, _VALUE))
+        if query is None or key is None or value is None:
+            raise ValueError(f"{name} has no queries, keys and values of their own")
         if basis.offset.any():
-            key = _stay_float(written(Sub, key, _row(written, basis.offset), shape=key.shape))
+            key = written.less(key, basis.offset)
+        inverse = np.asarray(np.linalg.inv(basis.matrix), np.float64)
+        node.replace_input_with(_QUERY, written.by_heads(query, inverse))
         matrix = basis.matrix.transpose(0, 2, 1)
-        node.replace_input_with(_QUERY, _by_heads(written, query, inverse))
-        node.replace_input_with(_KEY, _by_heads(written, key, matrix))
-        if basis.values is not None and basis.values.any():
-            _offset_values(editor, node, basis.values)
+        node.replace_input_with(_KEY, written.by_heads(key, matrix))
+        node.metadata_props[STEPS_KEY] = msgspec.json.encode(basis.steps).decode()
+        if basis.values.any():
+            node.replace_input_with(_VALUE, written.less(value, basis.values))
+            _add_behind(editor, node, basis.values)
     remove_unused(editor.model)
     return Graph(note_given_nodes(graph.model, editor.finish()))
 
 
-def _offset_values(editor: Editor, node: ir.Node, offset: Numbers) -> None:
-    written = Composite(editor, node)
-    value, result = written.input(_VALUE), node.outputs[0]
-    if value is None:
-        raise ValueError(f"{node.name} has no values of their own")
-    less = written(Sub, value, _row(written, offset), shape=value.shape)
-    node.replace_input_with(_VALUE, _stay_float(less))
-    shared = written.integer("num_heads") // len(offset)  # heads of queries that read one of values
+def _add_behind(editor: Editor, node: ir.Node, offset: Numbers) -> None:
+    """Add to the results of attention what was subtracted from values."""
+    result = node.outputs[0]
     readers = [(use.node, use.idx) for use in result.uses()]
-    whole = written(Add, result, _row(written, offset.repeat(shared, axis=0)), shape=result.shape)
+    whole = _Written(Composite(editor, node)).more(result, offset)
     for reader, slot in readers:
-        reader.replace_input_with(slot, _stay_float(whole))
+        reader.replace_input_with(slot, whole)
     editor.replace_output(result, whole)
 
 
-def _row(written: Composite, offset: Numbers) -> ir.Value:
-    return written.constant(offset.reshape(-1).astype(np.float32))
+class _Written:
+    """Writes what stands around one node; all of it stays float."""
 
+    def __init__(self, composite: Composite) -> None:
+        self._composite = composite
 
-def _by_heads(written: Composite, value: ir.Value, matrix: Numbers) -> ir.Value:
-    """Multiply the numbers of each head from the right, ``[kept heads, size, size]``.
+    def input(self, slot: int) -> ir.Value | None:
+        return self._composite.input(slot)
 
-    Several heads of queries that follow one another share the keys of one head.
-    """
-    heads, size, _ = matrix.shape
-    width = int(list(value.shape or ())[-1])  # type: ignore[arg-type]
-    lengths = written.length(value, 0), written.length(value, 1)
-    rows = written.reshape(value, (*lengths, heads, width // heads // size, size))
-    constant = written.constant(np.ascontiguousarray(matrix, np.float32))
-    product = _stay_float(written.matmul(rows, constant))
-    lengths = written.length(product, 0), written.length(product, 1)
-    return written.reshape(product, (*lengths, width))
+    def less(self, value: ir.Value, offset: Numbers) -> ir.Value:
+        return self._make(Sub, value, self._row(offset))
+
+    def by_heads(self, value: ir.Value, matrix: Numbers) -> ir.Value:
+        """Multiply the numbers of each head from the right, ``[kept heads, size, size]``.
+
+        Several heads of queries that follow one another share the keys of one head.
+        """
+        make = self._composite
+        heads, size, _ = matrix.shape
+        width = int(list(value.shape or ())[-1])  # type: ignore[arg-type]
+        shared = width // heads // size
+        lengths = make.length(value, 0), make.length(value, 1)
+        rows = make.reshape(value, (*lengths, heads, shared, size))
+        # The rows of a head together, so that one product has many rows.
+        rows = make.transpose(rows, (0, 2, 1, 3, 4))
+        rows = make.reshape(rows, (make.length(rows, 0), heads, -1, size))
+        constant = make.constant(np.ascontiguousarray(matrix, np.float32))
+        product = _stay_float(make.matmul(rows, constant))
+        product = make.reshape(product, (make.length(product, 0), heads, -1, shared, size))
+        product = make.transpose(product, (0, 2, 1, 3, 4))
+        return make.reshape(product, (*(make.length(product, axis) for axis in (0, 1)), width))
+
+    def more(self, result: ir.Value, offset: Numbers) -> ir.Value:
+        shared = self._composite.integer("num_heads") // len(offset)  # heads that read one
+        return self._make(Add, result, self._row(offset.repeat(shared, axis=0)))
+
+    def _row(self, numbers: Numbers) -> ir.Value:
+        return self._composite.constant(numbers.reshape(-1).astype(np.float32))
+
+    def _make(self, operator: Named, value: ir.Value, *others: ir.Value) -> ir.Value:
+        return _stay_float(self._composite(operator, value, *others, shape=value.shape))
 
 
 def _stay_float(value: ir.Value) -> ir.Value:

@@ -21,6 +21,9 @@ GUARD_KEY = "intact.guarded_by"
 FLOAT_KEY = "intact.stays_float"
 """Metadata of a node that an improvement added: why it computes in float."""
 
+STEPS_KEY = "intact.caches_in_steps"
+"""Metadata of a node: what its caches hold in steps (see `intact.graph.key_basis`)."""
+
 WHOLE_KEY = "intact.not_expanded"
 """Metadata of a node: why it was not expanded though the target asks for it."""
 

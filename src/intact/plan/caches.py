@@ -7,6 +7,7 @@ earlier runs and of this one. Everywhere but in the files they are the floats th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
@@ -14,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.config import QuantState, TensorQuantConfig
+from intact.config import PerChannel, QuantState, TensorQuantConfig, make_policy
 from intact.errors import UsageError
 from intact.graph import Graph
 from intact.graph.caches import Cache, caches_of, why_no_cache
+from intact.graph.key_basis import Steps, is_key, steps_of
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision, QuantizedGraph, TensorEnd
 from intact.plan.schemes import config_from_scheme
@@ -47,11 +49,25 @@ def cache_configs(
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     if scheme is None:
         return configs
+    bits, steps = _bits_of(node, scheme, overrides), steps_of(node)
     for cache in caches_of(node):
-        config = config_from_scheme(scheme, cache.axis, _bits_of(node, scheme, overrides))
+        config = config_from_scheme(scheme, cache.axis, bits)
+        if steps is not None and steps.bits == bits and is_key(cache):
+            config = _in_steps(config, cache, steps)
         config.detail[CACHED] = True
         configs[TensorEnd.input(str(node.name), cache.new)] = config
     return configs
+
+
+def _in_steps(config: TensorQuantConfig, cache: Cache, steps: Steps) -> TensorQuantConfig:
+    """Give channels of keys that are kept twice, or not, the ranges of their codes."""
+    channels = steps.channel_codes(cache.size)
+    if not channels:
+        return config
+    granularity = PerChannel(cache.axis)
+    policy = make_policy(granularity, symmetric=True)
+    grid = replace(config.grid, policy=policy, granularity=granularity, channel_codes=channels)
+    return TensorQuantConfig.on_grid(grid)
 
 
 def _bits_of(node: ir.Node, scheme: TensorScheme, overrides: Overrides) -> int:
@@ -179,10 +195,10 @@ def with_cache_ranges(plan: QuantizedGraph, ranges: CacheRanges) -> QuantizedGra
         config, largest = point.config, ranges[point.end]
         if config.granularity.axis is None:
             largest = largest.max()
-        most = np.where(largest > 0, largest, 1.0)
-        scale = np.asarray(most / (config.quant_max + HALF), np.float32)
+        most, highest = np.where(largest > 0, largest, 1.0), config.grid.code_ends[1] + HALF
+        scale = np.asarray(most / highest, np.float32)
         # What is more than half a step from its code would be clipped: it is not rounded down.
-        is_low = scale * (config.quant_max + np.float64(HALF)) < most
+        is_low = scale * highest < most
         scale = np.where(is_low, np.nextafter(scale, np.float32(np.inf)), scale)
         scale = np.maximum(scale, np.finfo(np.float32).tiny)
         config.set_params(scale.astype(np.float32), np.zeros(scale.shape, np.int64))

@@ -79,6 +79,7 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     axis: int | None = None
     block: int | None = None
     steps_per_octave: int | None = None
+    channels: tuple[tuple[int, int], ...] = ()
     observer: str = ""
     scale: float | list[float] | None = None
     offset: int | list[int] | None = None
@@ -267,6 +268,7 @@ def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Reco
         axis=config.granularity.axis,
         block=config.grid.block,
         steps_per_octave=config.steps_per_octave,
+        channels=config.grid.channel_codes,
         observer=config.observer,
         scale=_numbers(own.scale) if own else None,
         offset=_numbers(own.zero_point) if own else None,
@@ -367,6 +369,7 @@ def _config(record: _Record, master: _Record, scales: _Scales) -> TensorQuantCon
         quant_max=record.range[1],
         granularity=granularity,
         steps_per_octave=record.steps_per_octave,
+        channel_codes=record.channels,
         scale=scale,
         offset=offset,
         observer=record.observer,

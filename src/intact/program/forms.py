@@ -61,14 +61,16 @@ def encoding_of(point: QuantPoint) -> Encoding:
             f"{point.end} has logarithmic levels, for which there is no integer arithmetic",
             remedy="use --simulate, or a target with linear levels",
         )
+    low, high = config.grid.code_ends
     return Encoding(
         np.asarray(params.scale, np.float32),
         params.zero_point,
-        config.quant_min,
-        config.quant_max,
+        int(low.min()),
+        int(high.max()),
         config.granularity.axis,
         config.rounding,
         config.grid.block,
+        config.grid.channel_codes,
     )
 
 

@@ -35,6 +35,7 @@ class Encoding:
         axis: The axis of channels or blocks of the tensor as it is stored; None for one scale.
         rounding: How a float is rounded to a code.
         block: How many neighbours along the axis have a scale together; None without blocks.
+        channel_codes: The smallest and the largest code of each channel, where they differ.
     """
 
     scale: npt.NDArray[np.float32]
@@ -44,6 +45,7 @@ class Encoding:
     axis: int | None = None
     rounding: Rounding = Rounding.HALF_EVEN
     block: int | None = None
+    channel_codes: tuple[tuple[int, int], ...] = ()
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -61,8 +63,8 @@ class Encoding:
         """Whether equal codes stand for equal numbers and saturate alike."""
         return (
             other is not None
-            and (self.quant_min, self.quant_max, self.axis, self.block)
-            == (other.quant_min, other.quant_max, other.axis, other.block)
+            and (self.quant_min, self.quant_max, self.axis, self.block, self.channel_codes)
+            == (other.quant_min, other.quant_max, other.axis, other.block, other.channel_codes)
             # Bit for bit: nearly equal scales round some codes to others.
             and np.array_equal(self.scale, other.scale)
             and np.array_equal(self.zero_point, other.zero_point)

@@ -124,8 +124,9 @@ def wrapping_quantizer(sums: WrappingSums, then: Quantizer | None) -> Overflowin
 def quantizer_of(config: TensorQuantConfig) -> Quantizer:
     """Make the quantizer of a config with a scale."""
     params = config.params
-    # Blocks too: `SimulatedQuantize` has one scale, or one for each channel.
-    if config.grid.exponential or config.grid.block is not None or params is None:
+    grid = config.grid
+    # Blocks too: `SimulatedQuantize` has one scale, or one for each channel, and one range.
+    if grid.exponential or grid.block is not None or grid.channel_codes or params is None:
         return LogarithmicQuantizer(config)
     sign = "" if config.quant_min < 0 else "u"
     return SimulatedQuantize(
@@ -144,6 +145,7 @@ def config_key(config: TensorQuantConfig) -> bytes:
     grid, params = config.grid, config.params
     fixed = [grid.steps_per_octave, grid.rounding.value, grid.axis, grid.quant_min, grid.quant_max]
     fixed += [] if grid.block is None else [grid.block]
+    fixed += [code for codes in grid.channel_codes for code in codes]
     # Their bytes need no lengths: the axis in front says how many there are for one graph.
     arrays = () if params is None else (params.scale, params.zero_point)
     return b"".join((repr(fixed).encode(), *(array.tobytes() for array in arrays)))

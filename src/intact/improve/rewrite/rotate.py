@@ -4,18 +4,21 @@ A few channels of keys are much larger than the others, and queries are large in
 a code errs by in one channel of a key, a score gets times that channel of the query: the error of
 scores is in proportion to the sum over channels of ``E[k^2] E[q^2]``. In the basis where keys and
 queries have the same diagonal moments L, and rotated from there so that all channels are alike,
-that sum is ``(sum L)^2 / n``, the least that any basis has.
+that sum is ``(sum L)^2 / n``, the least that any basis has whose channels have one code each.
 
-Moments are those at all places of the rotary embedding's tables: they follow from those of the keys
-before they are turned, and from the tables. Half of the weight of a token is what attention gives
-it: the first token takes most of it, and is one of many.
+Some of L are much larger than the others, and some so small that a score hardly sees them. The
+channels of the smallest are not kept. In their places the channels of the largest are kept a second
+time, finer (see `intact.graph.key_basis`). How many, follows from what either loses: bits go where
+they count, as reverse water-filling gives them [rate-distortion].
 
 What a code of a value errs by counts by the square of the share that attention gives it. Values are
-kept without their mean by these weights: often the value of the first token, which has the code 0
-then, without an error.
+kept without their mean by these weights: often the value of the first token.
 
-A node is left as it is where the sum does not fall on the half of the samples that nothing was
-chosen on.
+The first token's key and value are much the same in every text, and each later token gives them a
+large share. Offsets are moved by up to half a step to where their codes are exact.
+
+A node is left as it is where the estimated error does not fall on the half of the samples that
+nothing was chosen on.
 
 Sources: [quarot] rotates keys and queries by a Hadamard matrix behind the rotary embedding.
 Equal moments are those of balanced realizations in control theory [balancing]. The rotation is the
@@ -28,40 +31,30 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from intact.calibrate.cache_ranges import Magnitudes, folds_of
 from intact.data.stream import Samples
-from intact.engines.session import make_session, run_session
+from intact.engines.session import FloatModel
 from intact.graph import Graph
-from intact.graph.edit import Editor
-from intact.graph.key_basis import (
-    Basis,
-    Turns,
-    basis_of,
-    change_bases,
-    is_key,
-    takes_offset,
-    turns_of,
-)
+from intact.graph.key_basis import Basis, Steps, change_bases, is_key, steps_of, turns_of
 from intact.graph.ops import input_value
+from intact.improve.rewrite.key_moments import Attention, Moments, Numbers, observe
 from intact.numerics.metrics import decibels
 from intact.plan import QuantizedGraph
-from intact.plan.caches import CachePoint, cache_points
+from intact.plan.caches import HALF, cache_points
 from intact.plan.gains import Gain, Report, unreported
 
-Numbers = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.float32]
-
 MOST_SAMPLES = 64
-_PLACES = 4096
-"""Places of the tables that moments are averaged over."""
-_ATTENDED = 0.5
-"""The part of a token's weight that is what attention gives it."""
 _LEAST = 1e-4
 """What is added to moments, of their mean: no direction is without any."""
 _NOISE = 3.0
 """Squared error of rounding normally distributed numbers, times 4**bits, of their square."""
-_QUERIES_AT_ONCE = 512
+_REACH = 4.0
+"""Standard deviations up to which two codes of a normally distributed number reach."""
+_PLACES = 4
+"""At so many places keys are counted, for the range of their channels."""
+_HELD = 1 << 28
+"""Bytes of a sample's activations that are held at once, but for those of one node."""
 
 
 def rotate_keys(
@@ -74,7 +67,7 @@ def rotate_keys(
 ) -> Graph:
     """Rotate the keys of caches that hold codes, and queries the other way round.
 
-    What the model gives differs by float32 rounding alone, but for the keys in its caches.
+    What the model gives differs by float32 rounding alone, but for what is in its caches.
 
     Args:
         plan: With caches. Those of GroupQueryAttentions are changed whose keys and queries a
@@ -87,188 +80,131 @@ def rotate_keys(
     Returns:
         Another graph, or that of the plan where nothing changes.
     """
-    seen = list(_seen(plan))
-    if not seen or not _observe(plan.graph, seen, samples.first(most), threads):
-        return plan.graph
-    bases = {}
-    for each in seen:
-        fit, held_out = each.moments([0]), each.moments([1])
-        before, after = (
-            held_out.signal_to_noise(basis, each.bits) for basis in (None, fit.basis(each.keys))
-        )
-        name = str(each.node.name)
-        report(Gain(name, before, after, after > before))
-        if after > before:
-            bases[name] = each.moments([0, 1]).basis(each.keys)
+    some = samples.first(most)
+    bases: dict[str, Basis] = {}
+    for group in _groups(list(_attentions(plan)), some):
+        if not observe(plan.graph, group, some, threads):
+            return plan.graph
+        changed = [each for each in group if _gains(each, report)]
+        if changed:
+            bases |= _bases(plan.graph, changed, some, threads)
     return change_bases(plan.graph, bases) if bases else plan.graph
 
 
-def _seen(plan: QuantizedGraph) -> Iterator[_Seen]:
+def _attentions(plan: QuantizedGraph) -> Iterator[Attention]:
     """Yield the nodes whose keys can be rotated, with nothing seen."""
     for point in cache_points(plan):
         cache = point.cache
-        if not is_key(cache) or basis_of(cache) is not None:
+        if not is_key(cache) or steps_of(cache.node) is not None:
             continue
         queries, keys = (turns_of(input_value(cache.node, slot), cache.size) for slot in (0, 1))
         if queries is not None and keys is not None:
-            yield _Seen(point, queries, keys)
+            yield Attention(point, queries, keys)
 
 
-class _Moments(NamedTuple):
-    """Second moments of keys and queries over all places, ``[heads, size, size]``.
+def _groups(seen: Sequence[Attention], samples: Samples) -> Iterator[list[Attention]]:
+    """Yield nodes whose activations can be held at once."""
+    batches = samples.batches(samples.batch_size(1)) if seen else iter(())
+    first = next(iter(batches), ({}, 0))[0]
+    tokens = max((array.size for array in first.values()), default=0)
+    group: list[Attention] = []
+    held = 0
+    for each in seen:
+        size = 4 * tokens * each.channels
+        if group and held + size > _HELD:
+            yield group
+            group, held = [], 0
+        group.append(each)
+        held += size
+    if group:
+        yield group
 
-    Attributes:
-        offset: The keys' mean, which is left out of their moments, ``[heads, size]``.
-        keys: Of keys.
-        queries: Of the queries that read them.
-        values: The values' mean, likewise; None where it cannot be left out.
+
+def _gains(seen: Attention, report: Report) -> bool:
+    """Tell whether scores gain on the half of the samples that nothing is chosen on."""
+    fit, held_out = seen.moments([0]), seen.moments([1])
+    found = _Channels.of(fit, seen.bits)
+    before, after = (
+        _signal_to_noise(held_out, *basis, seen.bits)
+        for basis in ((_Channels.given(fit), np.zeros_like(fit.offset)), (found, fit.offset))
+    )
+    report(Gain(str(seen.node.name), before, after, after > before))
+    return after > before
+
+
+class _Channels(NamedTuple):
+    """The channels of keys, for each head: see `Basis` and `Steps`, but not in steps."""
+
+    matrix: Numbers
+    twice: tuple[int, ...]
+
+    @classmethod
+    def given(cls, moments: Moments) -> _Channels:
+        """Return the channels that keys have."""
+        heads, size = moments.offset.shape
+        unit = np.tile(np.eye(size), (heads, 1, 1))
+        return cls(unit, (0,) * heads)
+
+    @classmethod
+    def of(cls, moments: Moments, bits: int) -> _Channels:
+        """Return those with the least error of scores."""
+        heads = [_balanced(*pair) for pair in zip(moments.keys, moments.queries, strict=True)]
+        counts = tuple(_twice(sizes, bits) for _, sizes in heads)
+        matrices = np.array([matrix for matrix, _ in heads])
+        for matrix, twice in zip(matrices, counts, strict=True):
+            for part in np.split(matrix, [twice, len(matrix) - twice])[:2]:
+                part[:] = _hartley(len(part)) @ part
+        return cls(matrices, counts)
+
+
+def _twice(sizes: Numbers, bits: int) -> int:
+    """Choose how many of the largest moments are kept twice, and as many of the smallest not.
+
+    Args:
+        sizes: The moments that keys and queries have in common, the largest first.
+        bits: The bits of a code.
     """
-
-    offset: Numbers
-    keys: Numbers
-    queries: Numbers
-    values: Numbers | None
-
-    def basis(self, turns: Turns) -> Basis:
-        """Return the basis with the least error of scores."""
-        size = self.keys.shape[-1]
-        found = [_balanced(*pair) for pair in zip(self.keys, self.queries, strict=True)]
-        return Basis(self.offset, _hartley(size) @ np.stack(found), turns, self.values)
-
-    def signal_to_noise(self, basis: Basis | None, bits: int) -> float:
-        """Estimate that of scores, in dB; None for the basis that keys have."""
-        keys, queries = self.keys, self.queries
-        signal = float((keys * queries).sum())
-        lost = self.offset if basis is None else self.offset - basis.offset
-        keys = keys + lost[:, :, None] * lost[:, None, :]
-        if basis is not None:
-            inverse = np.linalg.inv(basis.matrix)
-            keys = basis.matrix @ keys @ basis.matrix.transpose(0, 2, 1)
-            queries = inverse.transpose(0, 2, 1) @ queries @ inverse
-        channels = np.einsum("hii,hii->", keys, queries)
-        return decibels(signal, _NOISE * float(channels) / 4.0**bits)
+    errors = []
+    for twice in range(len(sizes) // 2 + 1):
+        first, others, lost = np.split(sizes, [twice, len(sizes) - twice])
+        error = np.square(lost).sum()
+        for part, noise in ((first, _finer_noise(bits)), (others, _noise(bits))):
+            error += noise * part.sum() ** 2 / max(len(part), 1)
+        errors.append(error)
+    return int(np.argmin(errors))
 
 
-class _Seen:
-    """Sums over the tokens of both halves of the samples, for one node."""
-
-    def __init__(self, point: CachePoint, queries: Turns, keys: Turns) -> None:
-        self.node, self.bits = point.cache.node, point.config.bits
-        self.heads, self.size = point.cache.heads, point.cache.size
-        heads, size = self.heads, self.size
-        self.queries, self.keys = queries, keys
-        self._takes_offset = takes_offset(self.node)
-        # Each with equal weights and with those of attention.
-        self._sums = np.zeros((2, 2, heads))
-        self._means = np.zeros((2, 2, heads, size))
-        self._squares = np.zeros((2, 2, heads, size, size))
-        self._queries = np.zeros((2, heads, size, size))
-        self._shares = np.zeros((2, heads))
-        self._values = np.zeros((2, heads, size))
-
-    @property
-    def names(self) -> list[str]:
-        """Queries and keys before they are turned, both behind, and values."""
-        values = (self.queries.source, self.keys.source, *self.node.inputs[:3])
-        return [str(value.name) for value in values if value is not None]
-
-    def add(self, half: int, values: Sequence[Floats]) -> None:
-        """Add a sample: what has these `names`, ``[sequence, channels]``."""
-        queries, keys, turned_queries, turned_keys, given = (
-            each.reshape(len(each), self.heads, -1, self.size) for each in values
-        )
-        weights, shares = self._weights(turned_queries, turned_keys)
-        self._shares[half] += shares.sum(axis=0)
-        self._values[half] += np.einsum("sh,shi->hi", shares, given[:, :, 0])
-        rows = keys[:, :, 0].astype(np.float64)
-        for kind, weight in enumerate((np.ones_like(weights), weights)):
-            self._sums[half, kind] += weight.sum(axis=0)
-            self._means[half, kind] += np.einsum("sh,shi->hi", weight, rows)
-            weighted = (rows * weight[:, :, None]).transpose(1, 2, 0)
-            self._squares[half, kind] += weighted @ rows.transpose(1, 0, 2)
-        each = queries.transpose(1, 0, 2, 3).reshape(self.heads, -1, self.size).astype(np.float64)
-        self._queries[half] += each.transpose(0, 2, 1) @ each
-
-    def _weights(self, queries: Floats, keys: Floats) -> tuple[Numbers, Numbers]:
-        """Sum over the queries what errors do to shares p, and to results, ``[sequence, heads]``.
-
-        Those of scores count by ``p (1 - p)``, those of values by ``p^2``.
-        """
-        found, squares = np.zeros((2, *keys.shape[:2]))
-        default = self.size**-0.5
-        scale = np.float32(self.node.attributes.get_float("scale", default) or default)
-        places = np.arange(len(keys))
-        for head in range(self.heads):
-            for start in range(0, len(queries), _QUERIES_AT_ONCE):
-                some = queries[start : start + _QUERIES_AT_ONCE, head].transpose(1, 0, 2)
-                scores = some @ keys[:, head, 0].T * scale
-                later = places[None, :] > start + np.arange(some.shape[1])[:, None]
-                scores[:, later] = -np.inf
-                shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
-                shares /= shares.sum(axis=-1, keepdims=True)
-                found[:, head] += (shares * (1 - shares)).sum(axis=(0, 1))
-                squares[:, head] += (shares * shares).sum(axis=(0, 1))
-        return found, squares
-
-    def moments(self, halves: Sequence[int]) -> _Moments:
-        """Return the moments over some halves of the samples, at all places."""
-        sums, means, squares = (
-            each[halves].sum(axis=0) for each in (self._sums, self._means, self._squares)
-        )
-        parts = np.array([1 - _ATTENDED, _ATTENDED])[:, None] / np.maximum(sums, 1e-30)
-        mean = np.einsum("kh,khi->hi", parts, means)
-        square = np.einsum("kh,khij->hij", parts, squares)
-        queries = self._queries[halves].sum(axis=0)
-        cosines, sines = self.keys.at(np.arange(_PLACES))
-        mean = mean * cosines.mean(axis=0) + mean @ self.keys.partner.T * sines.mean(axis=0)
-        offset = mean if self._takes_offset else np.zeros_like(mean)
-        keys = self._everywhere(square, cosines, sines)
-        keys -= offset[:, :, None] * offset[:, None, :]
-        shares, values = (each[halves].sum(axis=0) for each in (self._shares, self._values))
-        values /= np.maximum(shares, 1e-30)[:, None]
-        queries = self._everywhere(queries, cosines, sines)
-        return _Moments(offset, keys, queries, values if self._takes_offset else None)
-
-    def _everywhere(self, square: Numbers, cosines: Numbers, sines: Numbers) -> Numbers:
-        """Average ``E[x x^T]`` of what is turned over the places.
-
-        x becomes x c + (J x) s there, where J gives each number its partner.
-        """
-        partner = self.keys.partner
-        count = len(cosines)
-        both = cosines.T @ sines / count
-        mixed = square @ partner.T
-        found = square * (cosines.T @ cosines / count) + mixed * both
-        found += mixed.transpose(0, 2, 1) * both.T
-        return np.asarray(found + partner @ mixed * (sines.T @ sines / count))
+def _noise(bits: int) -> float:
+    """Return the squared error of a code, of the square of what it stands for."""
+    return float(_NOISE / 4.0**bits)
 
 
-def _observe(graph: Graph, seen: Sequence[_Seen], samples: Samples, threads: int) -> bool:
-    """Run the float model; False where there is too little, or caches are given."""
-    editor = Editor(graph.model)
-    names = list(dict.fromkeys(name for each in seen for name in each.names))
-    editor.model.graph.outputs[:] = [editor.value(name) for name in names]
-    session = make_session(editor.finish(), threads=threads)
-    wanted = {each.name for each in session.get_inputs()}
-    past = [str(value.name) for each in seen if (value := input_value(each.node, 3)) is not None]
-    count = 0
-    for feeds, real in samples.batches(samples.batch_size(1)):
-        if any(feeds[name].size for name in past if name in feeds):
-            return False
-        given = {name: array for name, array in feeds.items() if name in wanted}
-        found = dict(zip(names, run_session(session, given, names), strict=True))
-        for each in seen:
-            values = [found[name] for name in each.names]
-            for row in range(min(real, len(values[0]))):
-                if not all(np.isfinite(value[row]).all() for value in values):
-                    return False
-                each.add((count + row) % 2, [value[row] for value in values])
-        count += real
-    return count > 1
+def _finer_noise(bits: int) -> float:
+    """Return the same of two codes, the second of which is finer."""
+    step = _REACH / ((1 << bits - 1) - HALF) / ((1 << bits) - 1)
+    return float(step**2 / 12)
 
 
-def _balanced(keys: Numbers, queries: Numbers) -> Numbers:
-    """Return the matrix A with ``A K A^T = A^-T Q A^-1`` diagonal."""
+def _signal_to_noise(moments: Moments, kept: _Channels, offset: Numbers, bits: int) -> float:
+    """Estimate that of scores, in dB, where keys are kept without an offset."""
+    keys, queries = moments.keys, moments.queries
+    signal = float((keys * queries).sum())
+    moved = moments.offset - offset
+    keys = keys + moved[:, :, None] * moved[:, None, :]
+    matrix, inverse, noise = kept.matrix, np.linalg.inv(kept.matrix), 0.0
+    channels = np.einsum("hij,hjk,hik->hi", matrix, keys, matrix)
+    channels *= np.einsum("hji,hjk,hki->hi", inverse, queries, inverse)
+    for head, twice in enumerate(kept.twice):
+        first, others, _ = np.split(channels[head], [twice, channels.shape[1] - twice])
+        noise += float(_finer_noise(bits) * first.sum() + _noise(bits) * others.sum())
+        if twice:
+            lost = inverse[head][:, -twice:] @ matrix[head][-twice:]
+            noise += float((lost @ keys[head] @ lost.T * queries[head]).sum())
+    return decibels(signal, noise)
+
+
+def _balanced(keys: Numbers, queries: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the matrix A with ``A K A^T = A^-T Q A^-1`` diagonal, and that, the largest first."""
     unit = np.eye(len(keys))
     keys, queries = (
         each + unit * max(_LEAST * float(np.trace(each)) / len(each), 1e-30)
@@ -276,11 +212,86 @@ def _balanced(keys: Numbers, queries: Numbers) -> Numbers:
     )
     root = np.linalg.cholesky(keys)
     squares, vectors = np.linalg.eigh(root.T @ queries @ root)
-    quarter = np.maximum(squares, squares[-1] * 1e-12) ** 0.25
-    return np.asarray(quarter[:, None] * np.linalg.solve(root.T, vectors).T)
+    squares, vectors = np.maximum(squares, squares[-1] * 1e-12)[::-1], vectors[:, ::-1]
+    matrix = squares[:, None] ** 0.25 * np.linalg.solve(root.T, vectors).T
+    return np.asarray(matrix), np.asarray(squares**0.5)
 
 
 def _hartley(size: int) -> Numbers:
     """Return the orthogonal matrix with ``cos(a) + sin(a)`` for ``a = 2 pi i j / size``."""
-    angles = 2 * np.pi * np.outer(np.arange(size), np.arange(size)) / size
-    return np.asarray((np.cos(angles) + np.sin(angles)) / size**0.5)
+    angles = 2 * np.pi * np.outer(np.arange(size), np.arange(size)) / max(size, 1)
+    return np.asarray((np.cos(angles) + np.sin(angles)) / max(size, 1) ** 0.5)
+
+
+def _bases(
+    graph: Graph, seen: Sequence[Attention], samples: Samples, threads: int
+) -> dict[str, Basis]:
+    """Run the float model for the ranges of what is kept, and return that in steps, by node."""
+    kept = [_Kept(each) for each in seen]
+    names = list(dict.fromkeys(name for each in kept for name in each.names))
+    model = FloatModel(graph, names, threads=threads)
+    for feeds, real in samples.batches(samples.batch_size(1)):
+        found, folds = model.run(feeds), list(folds_of(feeds, real))
+        for each in kept:
+            keys, values = (found[name] for name in each.names)
+            for row, fold in enumerate(folds[: len(keys)]):
+                each.add(fold, keys[row : row + 1], values[row : row + 1])
+    return {str(each.seen.node.name): each.basis() for each in kept}
+
+
+class _Kept:
+    """What is kept of one node's keys and values, and the magnitudes of that."""
+
+    def __init__(self, seen: Attention) -> None:
+        self.seen, self._moments = seen, seen.moments([0, 1])
+        self._channels = _Channels.of(self._moments, seen.bits)
+        count = seen.heads * seen.size
+        self._keys, self._values = Magnitudes(count), Magnitudes(count)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Keys before they are turned, and values."""
+        seen = self.seen
+        return str(seen.keys.source.name), seen.names[-1]
+
+    def add(self, fold: int, keys: Numbers, values: Numbers) -> None:
+        """Count a sample, ``[1, sequence, channels]``, which belongs to a part of them."""
+        seen = self.seen
+        keys, values = (
+            each.reshape(1, each.shape[1], seen.heads, seen.size) for each in (keys, values)
+        )
+        for place in range(_PLACES):
+            numbers = np.arange(keys.shape[1]) * _PLACES + place
+            left = seen.keys.turned(keys, numbers) - self._moments.offset
+            channels = np.einsum("bshi,hji->shj", left, self._channels.matrix)
+            self._keys.add(fold, np.abs(channels).reshape(len(channels), -1))
+        left = values[0].astype(np.float64) - self._moments.values
+        self._values.add(fold, np.abs(left).reshape(len(left), -1))
+
+    def basis(self) -> Basis:
+        """Return it in steps, and with offsets for which the first token's codes are exact."""
+        seen, kept, moments = self.seen, self._channels, self._moments
+        codes = Steps(seen.bits, kept.twice)
+        highest, finer = codes.codes[1], np.ones_like(moments.offset)
+        for row, twice in zip(finer, kept.twice, strict=True):
+            row[:twice] = codes.finer
+        of_keys, of_values = (
+            np.where(each > 0, each, 1.0).reshape(finer.shape) / (highest + HALF)
+            for each in (
+                self._keys.range(highest, finer=finer.reshape(-1)),
+                self._values.range(highest),
+            )
+        )
+        for row, twice in zip(of_keys, kept.twice, strict=True):
+            # Those that are not kept have no codes: they are as small as they count.
+            row[len(row) - twice :] = row[: len(row) - twice].max()
+        matrix = kept.matrix / of_keys[:, :, None]
+        offset, values = moments.offset, moments.values
+        if seen.takes_offset:
+            first = np.einsum("hij,hj->hi", matrix, seen.first_keys - offset)
+            moved = np.linalg.solve(matrix, (first - np.rint(first))[:, :, None])[:, :, 0]
+            offset = offset + moved
+            first = (seen.first_values - values) / of_values
+            values = values + of_values * (first - np.rint(first))
+        steps = codes._replace(values=tuple(of_values.reshape(-1).tolist()))
+        return Basis(offset, matrix, values, steps)

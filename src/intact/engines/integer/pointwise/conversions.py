@@ -208,6 +208,11 @@ def _quantize(step: Step, _: Overflows) -> Kernel:
 
     def quantize(values: Array) -> Array:
         floats = np.asarray(values, np.float32)
-        return to_codes(floats, arithmetic, target, rounding=target.rounding)
+        codes = to_codes(floats, arithmetic, target, rounding=target.rounding)
+        if not target.channel_codes or target.axis is None:
+            return codes
+        sizes = [-1 if axis == target.axis else 1 for axis in range(codes.ndim)]
+        low, high = (np.reshape(ends, sizes) for ends in zip(*target.channel_codes, strict=True))
+        return np.asarray(np.clip(codes, low, high), codes.dtype)
 
     return kernel_of(step, quantize)
