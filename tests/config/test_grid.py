@@ -45,6 +45,8 @@ def grid(policy: str = SYMMETRIC, low: int = -127, high: int = 127, **changes: A
         ({"policy": EXPONENTIAL, "low": -128}, "is not symmetric"),
         ({"granularity": PerChannel(0)}, "does not fit granularity"),
         ({"policy": CHANNELS, "granularity": PerTensor()}, "does not fit granularity"),
+        ({"channel_codes": ((-8, 7),)}, "is not symmetric, linear and per channel"),
+        ({"policy": CHANNELS, "channel_codes": ((1, 7),)}, "range of a channel does not contain"),
     ],
 )
 def test_contradictions(arguments: dict[str, Any], message: str) -> None:

@@ -32,6 +32,7 @@ from intact.improve.passes import Request
 from intact.limits import CLOSE_DB, ENOUGH_DB
 from intact.placement.alternatives import Alternatives
 from intact.plan import Note, NoteKind
+from intact.plan.topology import has_weights_only
 from intact.recipe.groups import LengthOptions
 from intact.results.first_run import run_once
 from intact.results.job import Job, Scaled
@@ -204,6 +205,9 @@ class HandleHuge(Stage):
             return state
         if min(choice.errors.decibels.values(), default=ENOUGH_DB) >= ENOUGH_DB:
             return state
+        decisions = job.plan.decisions.values()
+        if not any(each.quantized or has_weights_only(each) for each in decisions):
+            return state  # caches alone hold codes
         from intact.placement.huge import EQUALIZE, handle_huge  # few lose that much
         from intact.placement.outliers import equalize_lost
 

@@ -15,7 +15,7 @@ import pytest
 import intact
 from benchmarks.text_nets import DecoderSizes, decoder, random_weights
 from intact import demo
-from intact.formats.onnx_qdq.caches import CachePort, cache_ports
+from intact.formats.onnx_qdq.cache_codes import CachePort, cache_ports
 from intact.plan.caches import cache_points
 from intact.results.result import Result
 from tests.command_lines import refused

@@ -13,18 +13,20 @@ import pytest
 import intact
 from benchmarks.text_nets import DecoderSizes, decoder, random_weights
 from intact.graph import normalize
-from intact.graph.caches import caches_of
 from intact.graph.key_basis import (
     Basis,
-    basis_of,
+    Steps,
     change_bases,
     outputs_in_bases,
+    steps_of,
     takes_offset,
     turns_of,
 )
+from intact.graph.metadata import STEPS_KEY
 from intact.graph.ops import input_value
 from intact.graph.passes.expand_places import rotate_apart
 from intact.plan.caches import cache_points
+from intact.plan.plan_file import load_plan, plan_to_json, save_plan
 from intact.results.result import Result
 from tests.texts import saved
 
@@ -39,11 +41,11 @@ NODE = "/model/layers.{}/attn/GroupQueryAttention"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A decoder two of whose key channels are large, and are read by small queries."""
+    """A decoder with large key channels that small queries read, and some that hardly count."""
     weights = dict(random_weights(SIZES))
     for name, array in weights.items():
         if name.endswith((".k", ".q")):
-            factor = np.ones(array.shape[1], np.float32)
+            factor = (0.6 ** (np.arange(array.shape[1]) % 8)).astype(np.float32)
             factor[3::16] = 20.0 if name.endswith(".k") else 0.2
             weights[name] = array * factor
     return saved(decoder(SIZES, weights, "builder"), tmp_path_factory.mktemp("rotated"))
@@ -116,39 +118,40 @@ def test_ranges_hold_at_places_that_no_sample_has(rotated: Result) -> None:
     for point in cache_points(rotated.plan):
         if point.cache.new != 1:
             continue
-        params = point.config.params
+        params, (_, highest) = point.config.params, point.config.grid.code_ends
         assert params is not None
         kept = found[point.cache.ports[1]][0, :, past:].transpose(1, 0, 2).reshape(-1, 32)
-        codes = np.abs(kept / params.scale)
-        assert (codes > 8.5).mean() < 0.01
-        assert codes.max() > 4  # and they are no wider than they need be
+        ranges = np.broadcast_to(highest, 32)
+        codes = np.abs(kept / params.scale)[:, ranges > 0]
+        ranges = ranges[ranges > 0]
+        assert (codes > ranges + 1.5).mean() < 0.01
+        assert (codes / ranges).max() > 0.5  # and they are no wider than they need be
 
 
-def test_a_basis_keeps_what_the_model_appends(rotated: Result) -> None:
+def test_keys_are_turned_as_the_tables_say(rotated: Result) -> None:
     """At place 0 nothing is turned, and tables have other angles elsewhere."""
-    cache = next(c for node in rotated.plan.graph.nodes for c in caches_of(node) if c.new == 1)
-    basis = basis_of(cache)
-    assert basis is not None
-    cosines, sines = basis.turns.at([0])
+    node = next(n for n in rotated.plan.graph.nodes if n.op_type == "RotaryEmbedding")
+    turns = turns_of(node.outputs[0], 16)
+    assert turns is not None
+    cosines, sines = turns.at([0])
     np.testing.assert_array_equal(cosines, np.ones((1, 16)))
     np.testing.assert_array_equal(sines, np.zeros((1, 16)))
     # n times the golden ratio, less its whole part, of 4,096 places
     place = int(7 * ((5**0.5 - 1) / 2) % 1 * 4096)
-    cosines, sines = basis.turns.at([7])
+    cosines, sines = turns.at([7])
     angles = np.arctan2(sines[0], cosines[0])
     fastest = (place + np.pi) % (2 * np.pi) - np.pi
     assert angles[0] == pytest.approx(fastest, abs=1e-3)
     key = np.arange(32, dtype=np.float32).reshape(1, 1, 2, 16)
     first, second = key[..., :8], key[..., 8:]
-    turned = np.concatenate(
+    wanted = np.concatenate(
         [
             first * cosines[0, :8] - second * sines[0, :8],
             second * cosines[0, :8] + first * sines[0, :8],
         ],
         axis=-1,
     )
-    wanted = np.einsum("bshi,hji->bshj", turned - basis.offset, basis.matrix)
-    np.testing.assert_allclose(basis.kept(key, [7]), wanted, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(turns.turned(key, [7]), wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ def test_given_caches_leave_it_out(model: Path) -> None:
 
 
 def test_any_basis_computes_the_same() -> None:
-    """Also of other values, whose offset is added behind."""
+    """Also of other values, whose offset is added behind; how they are kept is for the plan."""
     source = decoder(SIZES, random_weights(SIZES), "builder")
     graph = rotate_apart(normalize(source.clone()))
     rng = np.random.default_rng(3)
@@ -201,7 +204,76 @@ def test_any_basis_computes_the_same() -> None:
     turns = turns_of(input_value(node, 1), 16)
     assert turns is not None
     matrix = np.linalg.qr(rng.normal(size=(2, 16, 16)))[0] * np.linspace(0.5, 2, 16)
-    basis = Basis(rng.normal(size=(2, 16)), matrix, turns, rng.normal(size=(2, 16)))
+    steps = Steps(4, (0, 3), (0.5,) * 32)
+    basis = Basis(rng.normal(size=(2, 16)), matrix, rng.normal(size=(2, 16)), steps)
     changed = change_bases(graph, {str(node.name): basis}).model
     wanted = _run(source, IDS[:1], 0, {})["logits"]
     np.testing.assert_allclose(_run(changed, IDS[:1], 0, {})["logits"], wanted, atol=1e-3)
+
+
+def test_channels_that_count_most_have_two_codes(rotated: Result, tmp_path: Path) -> None:
+    """In the places of those that count least; what is stored has as many bits as before."""
+    keys = [point for point in cache_points(rotated.plan) if point.cache.new == 1]
+    for point in keys:
+        steps = steps_of(point.cache.node)
+        assert steps is not None
+        assert any(steps.twice)
+        codes = np.array(point.config.grid.channel_codes).reshape(2, 16, 2)
+        for head, count in zip(codes, steps.twice, strict=True):
+            assert (head[:count] == (-128, 112)).all()
+            assert (head[count : 16 - count] == (-8, 7)).all()
+            assert (head[16 - count :] == 0).all()
+        assert point.bytes_per_token[0] == 16
+    text = plan_to_json(rotated.plan)
+    save_plan(rotated.plan, tmp_path / "plan.json")
+    again = load_plan(tmp_path / "plan.json", rotated.plan.graph)
+    assert plan_to_json(again) == text
+    assert {end: each.grid for end, each in again.configs.items()} == {
+        end: each.grid for end, each in rotated.plan.configs.items()
+    }
+
+
+def test_the_first_token_of_every_text_is_kept_without_an_error(model: Path) -> None:
+    """It is the same in all, as where texts begin with a token of their own."""
+    ids = IDS.copy()
+    ids[:, 0] = 1
+    result = intact.quantize(
+        model, ids, context=24, cache_bits=4, activations="float", improve=["rotate{check=0}"]
+    )
+    found = _run(result.plan.graph.model, ids[:1], 0, {})
+    for point in cache_points(result.plan):
+        kept = found[point.cache.ports[1]][0].transpose(1, 0, 2).reshape(24, 32)
+        lost = np.abs(point.config.fake_quantize(kept[None])[0] - kept)
+        is_kept = np.broadcast_to(point.config.grid.code_ends[1], 32) > 0
+        steps = np.broadcast_to(np.asarray(point.config.scale), 32)
+        errors = (lost / steps)[:, is_kept]
+        inside = np.abs(kept / steps)[0, is_kept] < 8  # a range may be narrower than that
+        assert errors[0, inside].max() < 0.01
+        assert np.median(errors[1:]) > 0.1
+
+
+def test_a_few_nodes_at_a_time_are_the_same(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {"improve": ["rotate"]}
+    whole = _quantized(model, **asked).plan
+    monkeypatch.setattr("intact.improve.rewrite.rotate._HELD", 1)
+    parts = _quantized(model, **asked).plan
+    assert outputs_in_bases(parts.graph) == outputs_in_bases(whole.graph)
+    for first, second in zip(whole.graph.nodes, parts.graph.nodes, strict=True):
+        assert first.metadata_props.get(STEPS_KEY) == second.metadata_props.get(STEPS_KEY)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "[4,[1,1]]", "[4,[99,0],[]]", "[40,[0,0],[1]]", '["4",[0,0],[]]', "[4,[-1,0],[]]"],
+)
+def test_metadata_of_others_is_none(rotated: Result, text: str) -> None:
+    graph = rotated.plan.graph.clone()
+    node = next(n for n in graph.nodes if n.op_type == "GroupQueryAttention")
+    assert steps_of(node) is not None
+    node.metadata_props[STEPS_KEY] = text
+    assert steps_of(node) is None
+    size = [1.0] * 32
+    node.metadata_props[STEPS_KEY] = f"[4,[9,0],{size}]"
+    assert steps_of(node) is None
+    node.metadata_props[STEPS_KEY] = f"[4,[8,0],{size}]"
+    assert steps_of(node) is not None

@@ -29,7 +29,7 @@ from intact.graph.files.tensors import weight_bytes
 from intact.plan import TensorEnd
 
 if TYPE_CHECKING:
-    from intact.formats.onnx_qdq.caches import CacheFloats
+    from intact.formats.onnx_qdq.cache_codes import CacheFloats
     from intact.graph import Graph
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
@@ -137,7 +137,7 @@ def _caches_of(model: ir.Model) -> CacheFloats | None:
     # A cache is an input of codes, and most models have none: looking costs nothing then.
     if not any(value.dtype in _CODES for value in model.graph.inputs):
         return None
-    from intact.formats.onnx_qdq.caches import CacheFloats  # which few models need
+    from intact.formats.onnx_qdq.cache_codes import CacheFloats  # which few models need
 
     return CacheFloats(model)
 

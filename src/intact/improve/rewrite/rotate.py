@@ -289,8 +289,10 @@ class _Kept:
         offset, values = moments.offset, moments.values
         if seen.takes_offset:
             first = np.einsum("hij,hj->hi", matrix, seen.first_keys - offset)
-            moved = np.linalg.solve(matrix, (first - np.rint(first))[:, :, None])[:, :, 0]
-            offset = offset + moved
+            moved = first - np.rint(first)
+            for row, twice in zip(moved, kept.twice, strict=True):
+                row[len(row) - twice :] = 0
+            offset = offset + np.linalg.solve(matrix, moved[:, :, None])[:, :, 0]
             first = (seen.first_values - values) / of_values
             values = values + of_values * (first - np.rint(first))
         steps = codes._replace(values=tuple(of_values.reshape(-1).tolist()))
