@@ -34,10 +34,10 @@ from intact.graph.edit import Editor
 from intact.graph.given_nodes import note_given_nodes
 from intact.graph.graph import Graph
 from intact.graph.metadata import FLOAT_KEY, STEPS_KEY
-from intact.graph.ops import input_value
+from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.composite import Composite
 from intact.graph.passes.library import remove_unused
-from intact.ops.operators import Add, Named, RotaryEmbedding, Sub
+from intact.ops.operators import Add, MatMul, Named, Reshape, RotaryEmbedding, Sub, Transpose, is_a
 
 Numbers = npt.NDArray[np.float64]
 
@@ -177,6 +177,8 @@ def steps_of(node: ir.Node) -> Steps | None:
     lengths = (len(found.twice), len(found.values))
     is_sound = 0 <= min(found.twice, default=0) <= most <= cache.size // 2
     is_sound &= all(0 < each < np.inf for each in found.values)
+    products = (product_in_front(node, slot) for slot in (_QUERY, _KEY))
+    is_sound &= all(each is not None for each in products)
     return found if is_sound and lengths == (cache.heads, cache.channels) else None
 
 
@@ -195,6 +197,19 @@ class Basis(NamedTuple):
     matrix: Numbers
     values: Numbers
     steps: Steps
+
+
+def product_in_front(node: ir.Node, slot: int) -> ir.Node | None:
+    """Return the MatMul that gives queries or keys their basis; None where there is none.
+
+    Its constant is ``[kept heads, size, size]``, multiplied from the right.
+    """
+    value = input_value(node, slot)
+    maker = None if value is None else value.producer()
+    while is_a(maker, Reshape) or is_a(maker, Transpose):
+        maker = None if maker.inputs[0] is None else maker.inputs[0].producer()
+    matrix = constant_array(maker.inputs[1]) if is_a(maker, MatMul) else None
+    return maker if matrix is not None and matrix.ndim == 3 else None
 
 
 def is_key(cache: Cache) -> bool:

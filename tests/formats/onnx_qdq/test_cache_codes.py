@@ -50,14 +50,11 @@ def config_of(steps: Steps) -> TensorQuantConfig:
 @settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any),
-    st.integers(1, 3),
     st.sampled_from([3, 4, 6]),
     st.integers(0, 1000),
 )
-def test_two_codes_of_a_channel_are_one_finer_code(
-    twice: list[int], shared: int, bits: int, seed: int
-) -> None:
-    """They stand for what the plan says, and scores of what is kept are those of that."""
+def test_two_codes_of_a_channel_are_one_finer_code(twice: list[int], bits: int, seed: int) -> None:
+    """They stand for what the plan says."""
     second = SecondCodes(Steps(bits, tuple(twice)), SIZE)
     rng = np.random.default_rng(seed)
     low, high = second.steps.codes
@@ -70,15 +67,6 @@ def test_two_codes_of_a_channel_are_one_finer_code(
     again = np.clip(np.rint(second.kept(floats)), low, high)
     np.testing.assert_array_equal(again, codes)
 
-    queries = rng.normal(size=(1, 40, len(twice), shared, SIZE)).astype(np.float32)
-    places, factors = second.for_queries(shared)
-    met = (queries.reshape(1, 40, -1)[..., places] * factors).reshape(queries.shape)
-    kept, wanted = (
-        (each.reshape(1, 40, len(twice), 1, SIZE) * asked).sum(axis=-1)
-        for each, asked in ((codes, met), (floats, queries))
-    )
-    np.testing.assert_allclose(kept, wanted, atol=1e-5 * high)
-
 
 def test_ranges_of_channels_are_those_of_every_engine() -> None:
     """Of the piecewise simulation too; a channel that is not kept is 0."""
@@ -89,9 +77,8 @@ def test_ranges_of_channels_are_those_of_every_engine() -> None:
     assert not found[..., 6:].any()
     params = config.params
     assert params is not None
-    assert (
-        np.abs(found - data)[..., :2][np.abs(data[..., :2]) < 7.5].max() <= 0.501 * params.scale[0]
-    )
+    errors, inside = np.abs(found - data), np.abs(data) < 7.5
+    assert errors[..., :2][inside[..., :2]].max() <= 0.501 * params.scale[0]
     assert 0.4 < errors[..., 2:6][inside[..., 2:6]].max() <= 0.5
     assert np.abs(found).max() == pytest.approx(128 / 15)
     assert config.grid.value_range(params) == pytest.approx((-128 / 15, 112 / 15))

@@ -2,8 +2,9 @@
 
 ONNX Runtime keeps 8 bits as int8, and 4 bits as bytes of two codes, each 8 more than the code, the
 even channel in the low half. Some channels of keys may have two codes (see
-`intact.graph.key_basis`): nodes in front of attention put what the first loses, times 2**bits - 1,
-in the place of a channel that is not kept, and let the queries of the first channel meet both.
+`intact.graph.key_basis`). In the place of a channel that is not kept the keys have the first one
+again, and nodes in front of attention make of it what the first code loses, times 2**bits - 1; the
+queries of the first channel meet both.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import onnx_ir as ir
 
 from intact.graph import constant_array
 from intact.graph.caches import is_attention
-from intact.graph.key_basis import Steps, steps_of
+from intact.graph.edit import Editor
+from intact.graph.key_basis import Steps, product_in_front, steps_of
 from intact.graph.passes.composite import Composite
 from intact.ops import functions
-from intact.ops.operators import Clip, Concat, Gather, Mul, QuantizeLinear, Sub, is_a
+from intact.ops.operators import Clip, Concat, Mul, QuantizeLinear, Sub, is_a
 from intact.plan.caches import CachePoint
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -53,15 +55,14 @@ class SecondCodes(NamedTuple):
     @classmethod
     def written(cls, node: ir.Node, heads: int, bits: int) -> SecondCodes | None:
         """Find what `write` wrote in front of a node; None where it did not."""
-        finer = _made_by(node.inputs[1], Mul)
-        lost = None if finer is None else _made_by(finer.inputs[0], Sub)
-        own = None if lost is None else _made_by(lost.inputs[0], Gather)
-        places = None if own is None else constant_array(own.inputs[1])
-        if places is None or places.ndim != 1 or places.size % heads:
+        product = _made_by(node.inputs[1], Mul)
+        lost = None if product is None else _made_by(product.inputs[0], Sub)
+        factors = None if product is None or lost is None else constant_array(product.inputs[1])
+        if factors is None or factors.ndim != 1 or factors.size % heads:
             return None
-        moved = (places != np.arange(places.size)).reshape(heads, -1)
-        found = cls(Steps(bits, tuple(map(int, moved.sum(axis=1)))), places.size // heads)
-        return found if np.array_equal(found.places, places) else None
+        twice = (factors != 1).reshape(heads, -1).sum(axis=1)
+        found = cls(Steps(bits, tuple(map(int, twice))), factors.size // heads)
+        return found if np.array_equal(found.finer, factors) else None
 
     @property
     def places(self) -> npt.NDArray[np.int64]:
@@ -91,40 +92,32 @@ class SecondCodes(NamedTuple):
         found[..., self.places[second]] += kept[..., second]
         return np.asarray(found, np.float32)
 
-    def for_queries(self, shared: int) -> tuple[npt.NDArray[np.int64], Floats]:
-        """Return which channel of queries meets each that is kept, and its factors.
-
-        Args:
-            shared: Heads of queries that read one of keys.
-        """
-        own = self.places.reshape(-1, 1, self.size) % self.size
-        first = np.arange(len(own) * shared).reshape(-1, shared, 1) * self.size
-        factors = np.float32(1) / self.finer.reshape(-1, 1, self.size)
-        return (first + own).reshape(-1), np.tile(factors, (1, shared, 1)).reshape(-1)
-
-    def write(self, written: Composite, node: ir.Node) -> None:
-        """Put nodes between keys and attention, and between queries and attention."""
-        query, key = written.input(0), written.input(1)
-        if query is None or key is None:
-            raise ValueError(f"{node.name} has no queries and keys of their own")
-        own = _gathered(written, key, self.places)
+    def write(self, editor: Editor, node: ir.Node) -> None:
+        """Let queries meet both codes, and keys have both."""
+        keys, shape = node.inputs[1], (len(self.steps.twice), 1, self.size)
+        if keys is None:
+            raise ValueError(f"{node.name} has no keys of its own")
+        for slot, factors in ((0, 1 / self.finer), (1, np.ones_like(self.finer))):
+            product = product_in_front(node, slot)
+            matrix = None if product is None else constant_array(product.inputs[1])
+            if product is None or matrix is None:
+                raise ValueError(f"{node.name} has no basis of its own")
+            own = np.take_along_axis(matrix, self.places.reshape(shape) % self.size, axis=2)
+            changed = np.asarray(own * factors.reshape(shape), np.float32)
+            constant = editor.initializer(f"{product.inputs[1].name}_twice", changed)  # type: ignore[union-attr]
+            product.replace_input_with(1, constant)
+        written = Composite(editor, node)
         low, high = (written.constant(np.asarray(code, np.float32)) for code in self.steps.codes)
-        first = written(Clip, written(functions.round_half_even, own), low, high, shape=key.shape)
-        lost = written(Sub, own, written(Mul, first, written.constant(self.is_second)))
-        node.replace_input_with(1, written(Mul, lost, written.constant(self.finer)))
-        width = int(list(query.shape or ())[-1])  # type: ignore[arg-type]
-        places, factors = self.for_queries(width // self.places.size)
-        own = _gathered(written, query, places)
-        node.replace_input_with(0, written(Mul, own, written.constant(factors)))
+        first = written(functions.round_half_even, keys)
+        first = written(Mul, written(Clip, first, low, high), written.constant(self.is_second))
+        lost = written(Sub, keys, first, shape=keys.shape)
+        last = written(Mul, lost, written.constant(self.finer), shape=keys.shape)
+        node.replace_input_with(1, last)
 
 
 def _made_by(value: ir.Value | None, operator: type) -> ir.Node | None:
     maker = None if value is None else value.producer()
     return maker if is_a(maker, operator) else None
-
-
-def _gathered(written: Composite, value: ir.Value, places: npt.NDArray[np.int64]) -> ir.Value:
-    return written(Gather, value, written.constant(places), shape=value.shape, axis=2)
 
 
 class CachePort(msgspec.Struct, frozen=True):

@@ -28,7 +28,6 @@ from intact.formats.onnx_qdq.cache_codes import (
 )
 from intact.graph.caches import is_attention
 from intact.graph.edit import Editor
-from intact.graph.passes.composite import Composite
 from intact.ops.operators import (
     DequantizeLinear,
     QuantizeLinear,
@@ -74,7 +73,7 @@ def _attend(editor: Editor, node: ir.Node, points: Iterable[CachePoint]) -> None
         cache, bits = point.cache, point.config.bits
         is_key = cache.past == PAST_KEY
         if (second := SecondCodes.of(point)) is not None:
-            second.write(Composite(editor, node), node)
+            second.write(editor, node)
         scale = _scale(point)
         kind = "PER_TENSOR" if scale.size == 1 and point.config.granularity.axis is None else ""
         name = "k_quant_type" if is_key else "v_quant_type"
