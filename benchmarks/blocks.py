@@ -1,4 +1,4 @@
-"""Compare ways to quantize weights in blocks: quality, bytes, seconds, memory, speed, proof.
+"""Compare ways to quantize weights in blocks, and caches of decoders: quality, bytes, seconds, memory, speed, proof.
 
     python benchmarks/decoders.py --packages PACKAGES --output models/
     python benchmarks/blocks.py models/ --peers ort=/envs/ort/bin/python,nncf=/envs/nncf/bin/python
@@ -52,11 +52,15 @@ SCHEMES: Mapping[str, tuple[str, ...]] = {
     "int4": ("--block", "32"),
     "int4-dynamic": ("--block", "32", "--activations", "dynamic"),
     "int8-dynamic": DYNAMIC8,
+    "cache8": ("--cache-bits", "8", "--activations", "float"),
+    "cache4": ("--cache-bits", "4", "--activations", "float"),
 }
-"""Options of `intact quantize` by what weights and activations are."""
+"""Options of `intact quantize` by what weights and activations are, or the caches of a decoder."""
+CACHES = frozenset({"cache8", "cache4"})
 METHODS: Mapping[str, tuple[str, ...]] = {
     "nearest": ("--preset", "fast"),
     "rounding": ("--preset", "balanced"),
+    "rotate": ("--preset", "balanced"),
     "widths": ("--improve", "widths{growth=5}", "--improve", "rounding"),
 }
 """Options of `intact quantize` by what is done to lose less."""
@@ -66,6 +70,9 @@ OWN = (
     ("int4", "widths"),
     ("int4-dynamic", "rounding"),
     ("int8-dynamic", "nearest"),
+    ("cache8", "nearest"),
+    ("cache4", "nearest"),
+    ("cache4", "rotate"),
 )
 THEIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "ort": (
@@ -108,6 +115,10 @@ class Case:
     def context(self) -> int:
         """Tokens of a window."""
         return CONTEXTS[self.name]
+
+    def model(self, scheme: str) -> Path:
+        """Return the float model; caches of 4 bits need attention as one operator."""
+        return self.folder / ("builder" if scheme in CACHES else ".") / "model.onnx"
 
 
 @dataclass(frozen=True)
@@ -207,7 +218,7 @@ def by_intact(case: Case, scheme: str, method: str, folder: Path) -> Made:
     out = folder / "out"
     data = ("--data", case.fit, "--tokenizer", case.folder, "--context", case.context)
     words = (
-        sys.executable, "-m", "intact", "quantize", case.folder / "model.onnx", *SCHEMES[scheme],
+        sys.executable, "-m", "intact", "quantize", case.model(scheme), *SCHEMES[scheme],
         *METHODS[method], *data, "--samples", case.samples, "--threads", 1, "--output", out,
     )  # fmt: skip
     seconds, peak = command(words, folder, f"intact, {method}")
@@ -346,7 +357,9 @@ def compare(case: Case, peers: Mapping[str, str], own: Sequence[tuple[str, str]]
     measure = measure_encoder if case.name in ENCODERS else measure_decoder
     given, truth = case.folder / "model.onnx", float_results(case)
     row([case.name, "float", "", *measure(given, case, truth), f"{stored_bytes(given):.1f}"])
-    ways: list[tuple[str, str, str]] = [("intact", *way) for way in own]
+    ways: list[tuple[str, str, str]] = [
+        ("intact", *way) for way in own if case.name not in ENCODERS or way[0] not in CACHES
+    ]
     ways += [(tool, *way) for tool in THEIRS if tool in peers for way in THEIRS[tool]]
     for tool, scheme, method in ways:
         with tempfile.TemporaryDirectory() as temporary:

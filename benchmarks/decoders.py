@@ -262,6 +262,10 @@ MODELS: dict[str, Callable[[Path, Path], DecoderSizes | EncoderSizes]] = {
 }
 
 
+CACHE_TYPES = {"tensor(float)": np.float32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8}
+"""What caches hold, as the runtime names it."""
+
+
 def empty_feeds(
     session: onnxruntime.InferenceSession, tokens: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[Any]]:
@@ -278,7 +282,8 @@ def empty_feeds(
         if each.name in feeds:
             found[each.name] = np.ascontiguousarray(feeds[each.name])
         else:
-            found[each.name] = np.zeros((batch, each.shape[1], 0, each.shape[3]), np.float32)
+            kind = CACHE_TYPES[each.type]
+            found[each.name] = np.zeros((batch, each.shape[1], 0, each.shape[3]), kind)
     return found
 
 

@@ -157,7 +157,7 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         "rotate": Pass(
             Stage.REWRITE,
             "intact.improve.rewrite.rotate:rotate_keys",
-            "Keys in caches of codes are rotated so that all channels are alike, queries back",
+            "Keys in caches of codes are rotated so that few bits suffice, and queries back",
             {"samples": _SAMPLES},
         ),
         "widths": Pass(

@@ -62,7 +62,8 @@ def write_caches(editor: Editor, plan: QuantizedGraph) -> list[Note]:
         f"{len(points)} caches hold codes of {listed}: {codes:,} bytes a token "
         f"instead of {floats:,}; inputs and outputs of the model are these codes"
     )
-    return [Note(NoteKind.EXPORT, points[0].end.node, message)]
+    several = "ONNX Runtime's generative API takes one width for all caches" * (len(widths) > 1)
+    return [Note(NoteKind.EXPORT, points[0].end.node, message, remedy=several)]
 
 
 def _attend(editor: Editor, node: ir.Node, points: Iterable[CachePoint]) -> None:

@@ -9,7 +9,7 @@ that sum is ``(sum L)^2 / n``, the least that any basis has whose channels have 
 Some of L are much larger than the others, and some so small that a score hardly sees them. The
 channels of the smallest are not kept. In their places the channels of the largest are kept a second
 time, finer (see `intact.graph.key_basis`). How many, follows from what either loses: bits go where
-they count, as reverse water-filling gives them [rate-distortion].
+they count, as reverse water-filling gives them [water-filling].
 
 What a code of a value errs by counts by the square of the share that attention gives it. Values are
 kept without their mean by these weights: often the value of the first token.
