@@ -1,4 +1,4 @@
-"""Compare ways to quantize weights in blocks, and caches of decoders: quality, bytes, seconds, memory, speed, proof.
+"""Compare ways to quantize weights in blocks and caches: quality, bytes, time, memory, proof.
 
     python benchmarks/decoders.py --packages PACKAGES --output models/
     python benchmarks/blocks.py models/ --peers ort=/envs/ort/bin/python,nncf=/envs/nncf/bin/python
