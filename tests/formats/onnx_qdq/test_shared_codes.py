@@ -92,3 +92,18 @@ def test_the_size_in_float_is_that_of_the_given_model(form: str, tmp_path: Path)
         assert each.sizes()[0] == pytest.approx(given, rel=0.03)
     again = normalize(result.plan.graph.model).model
     assert given_bytes(again) == result.sizes()[0]
+
+
+@pytest.mark.parametrize("form", ["transpose", "gemm"])
+def test_floats_that_are_equal_are_stored_once(form: str, tmp_path: Path) -> None:
+    """As in the given model: without that a decoder kept in float grew by its table."""
+    kept = ["look", "logits"]
+    intact.quantize(tied(form), IDS, preset="fast", keep_float=kept, output=tmp_path / "out")
+    path = tmp_path / "out" / "model.int8.onnx"
+    assert matrices(path) == [(WORDS, WIDTH)]
+    (logits,) = onnxruntime.InferenceSession(path).run(None, IDS)
+    (floats,) = onnxruntime.InferenceSession(tied(form).SerializeToString()).run(None, IDS)
+    assert np.sum((logits - floats) ** 2) < 0.01 * np.sum(floats**2)
+    one_float = intact.quantize(tied(form), IDS, preset="fast", keep_float=["logits"])
+    one_float.save(tmp_path / "one")
+    assert len(matrices(tmp_path / "one" / "model.int8.onnx")) == 2  # codes, and floats

@@ -1,9 +1,9 @@
-"""Stores the codes of a table once where it is looked up and multiplied with too.
+"""Stores a table once where it is looked up and multiplied with too.
 
 Language models often compute their logits with the table of their embeddings (tied weights). A
 plan has two constants of it where the product reads it transposed. Where both have the same codes,
-a Transpose of the table's stands in the place of the second: the runtime computes that once, when
-it loads the model, and takes the same integer kernel as for a constant.
+or both are floats, a Transpose of the table's stands in the place of the second: the runtime
+computes that once, when it loads the model, and takes the same kernel as for a constant.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TURNED = {"perm": [1, 0]}
 def share_codes(
     editor: Editor, plan: QuantizedGraph, stored: Mapping[TensorEnd, str]
 ) -> list[Note]:
-    """Store the codes of a table once where a layer multiplies with the same numbers.
+    """Store a table once where a layer multiplies with the same codes, or the same floats.
 
     Args:
         editor: The model that is written.
@@ -43,6 +43,8 @@ def share_codes(
         table = None if name is None else editor.value(name)
         reader = _reader_of_codes(editor, layer)
         codes = None if reader is None else reader.inputs[0]
+        if reader is None and is_turned:
+            _share_floats(editor, lookup, layer)
         if reader is None or codes is None or not is_constant(codes) or codes is table:
             continue  # computed in float, or shared already
         if (
@@ -51,14 +53,30 @@ def share_codes(
             and are_equal(table, codes, is_turned=is_turned)
         ):
             if is_turned:
-                name, kind = f"{codes.name}_turned", codes.dtype or ir.DataType.INT8
-                table = editor.node(Transpose, [table], name, _TURNED, kind, codes.shape)
+                table = _turned(editor, table, codes)
             # What is no longer read is left out when the model is finished.
             reader.replace_input_with(0, table)
         else:
             why = LOOKED_UP_IN_FLOAT if table is None else OTHER_SCALES
             notes.append(stored_twice(lookup, layer, why))
     return notes
+
+
+def _share_floats(editor: Editor, lookup: ir.Node, layer: ir.Node) -> None:
+    """Let a layer multiply with the table that is looked up, where the file has both as floats."""
+    slot = weight_slot(layer) or 0
+    table, weight = (
+        editor.nodes_by_name[str(node.name)].inputs[at] for node, at in ((lookup, 0), (layer, slot))
+    )
+    names = [str(value.name) for value in (lookup.inputs[0], layer.inputs[slot]) if value]
+    if table is None or weight is None or [str(table.name), str(weight.name)] != names:
+        return  # another constant is read in its place
+    editor.nodes_by_name[str(layer.name)].replace_input_with(slot, _turned(editor, table, weight))
+
+
+def _turned(editor: Editor, table: ir.Value, weight: ir.Value) -> ir.Value:
+    kind = weight.dtype or ir.DataType.FLOAT
+    return editor.node(Transpose, [table], f"{weight.name}_turned", _TURNED, kind, weight.shape)
 
 
 def _reader_of_codes(editor: Editor, layer: ir.Node) -> ir.Node | None:
