@@ -32,7 +32,6 @@ from intact.improve.passes import Request
 from intact.limits import CLOSE_DB, ENOUGH_DB
 from intact.placement.alternatives import Alternatives
 from intact.plan import Note, NoteKind
-from intact.plan.topology import has_weights_only
 from intact.recipe.groups import LengthOptions
 from intact.results.first_run import run_once
 from intact.results.job import Job, Scaled
@@ -205,9 +204,8 @@ class HandleHuge(Stage):
             return state
         if min(choice.errors.decibels.values(), default=ENOUGH_DB) >= ENOUGH_DB:
             return state
-        decisions = job.plan.decisions.values()
-        if not any(each.quantized or has_weights_only(each) for each in decisions):
-            return state  # caches alone hold codes
+        if not any(each.quantized for each in job.plan.decisions.values()):
+            return state  # activations are floats: the range of none is too wide
         from intact.placement.huge import EQUALIZE, handle_huge  # few lose that much
         from intact.placement.outliers import equalize_lost
 
