@@ -177,9 +177,11 @@ def steps_of(node: ir.Node) -> Steps | None:
     lengths = (len(found.twice), len(found.values))
     is_sound = 0 <= min(found.twice, default=0) <= most <= cache.size // 2
     is_sound &= all(0 < each < np.inf for each in found.values)
-    products = (product_in_front(node, slot) for slot in (_QUERY, _KEY))
-    is_sound &= all(each is not None for each in products)
-    return found if is_sound and lengths == (cache.heads, cache.channels) else None
+    is_sound &= lengths == (cache.heads, cache.channels)
+    matrices = (matrix_in_front(node, slot) for slot in (_QUERY, _KEY))
+    shape = (cache.heads, cache.size, cache.size)
+    is_sound &= all(each is not None and each[1].shape == shape for each in matrices)
+    return found if is_sound else None
 
 
 class Basis(NamedTuple):
@@ -199,17 +201,17 @@ class Basis(NamedTuple):
     steps: Steps
 
 
-def product_in_front(node: ir.Node, slot: int) -> ir.Node | None:
-    """Return the MatMul that gives queries or keys their basis; None where there is none.
+def matrix_in_front(node: ir.Node, slot: int) -> tuple[ir.Node, npt.NDArray[Any]] | None:
+    """Return the MatMul that gives queries or keys their basis, and its constant.
 
-    Its constant is ``[kept heads, size, size]``, multiplied from the right.
+    That is ``[kept heads, size, size]``, multiplied from the right. None where there is none.
     """
     value = input_value(node, slot)
     maker = None if value is None else value.producer()
     while is_a(maker, Reshape) or is_a(maker, Transpose):
         maker = None if maker.inputs[0] is None else maker.inputs[0].producer()
     matrix = constant_array(maker.inputs[1]) if is_a(maker, MatMul) else None
-    return maker if matrix is not None and matrix.ndim == 3 else None
+    return None if maker is None or matrix is None else (maker, matrix)
 
 
 def is_key(cache: Cache) -> bool:

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from intact.graph import constant_array
 from intact.graph.caches import is_attention
 from intact.graph.edit import Editor
-from intact.graph.key_basis import Steps, product_in_front, steps_of
+from intact.graph.key_basis import Steps, matrix_in_front, steps_of
 from intact.graph.passes.composite import Composite
 from intact.ops import functions
 from intact.ops.operators import Clip, Concat, Mul, QuantizeLinear, Sub, is_a
@@ -98,10 +98,10 @@ class SecondCodes(NamedTuple):
         if keys is None:
             raise ValueError(f"{node.name} has no keys of its own")
         for slot, factors in ((0, 1 / self.finer), (1, np.ones_like(self.finer))):
-            product = product_in_front(node, slot)
-            matrix = None if product is None else constant_array(product.inputs[1])
-            if product is None or matrix is None:
+            found = matrix_in_front(node, slot)
+            if found is None:
                 raise ValueError(f"{node.name} has no basis of its own")
+            product, matrix = found
             own = np.take_along_axis(matrix, self.places.reshape(shape) % self.size, axis=2)
             changed = np.asarray(own * factors.reshape(shape), np.float32)
             constant = editor.initializer(f"{product.inputs[1].name}_twice", changed)  # type: ignore[union-attr]
