@@ -47,6 +47,8 @@ def grid(policy: str = SYMMETRIC, low: int = -127, high: int = 127, **changes: A
         ({"policy": CHANNELS, "granularity": PerTensor()}, "does not fit granularity"),
         ({"channel_codes": ((-8, 7),)}, "is not symmetric, linear and per channel"),
         ({"policy": CHANNELS, "channel_codes": ((1, 7),)}, "range of a channel does not contain"),
+        ({"policy": CHANNELS, "channel_codes": ((0, 0),)}, "do not fit two codes of 8 bits"),
+        ({"policy": CHANNELS, "channel_codes": ((-(10**30), 7),)}, "do not fit two codes of 8"),
     ],
 )
 def test_contradictions(arguments: dict[str, Any], message: str) -> None:

@@ -330,7 +330,7 @@ def _quantization(point: QuantPoint) -> Quantization:
     zero_point = np.asarray(0 if params is None else params.zero_point).reshape(-1)
     return Quantization(
         point.config.bits,
-        (point.config.quant_min, point.config.quant_max),
+        point.config.grid.widest,
         point.config.granularity.axis,
         len(scale),
         _shortest(scale.min(), scale.max()),

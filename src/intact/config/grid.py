@@ -129,6 +129,12 @@ class Grid:
         return (ends[0], ends[1]) if self.channel_codes else (ends[0, 0], ends[1, 0])
 
     @property
+    def widest(self) -> tuple[int, int]:
+        """The smallest and the largest integer of all channels."""
+        low, high = self.code_ends
+        return int(low.min()), int(high.max())
+
+    @property
     def octave(self) -> int:
         """Logarithmic levels between a magnitude and its double."""
         return self.steps_per_octave or STEPS_PER_OCTAVE
@@ -184,20 +190,18 @@ class Grid:
             scale = self._broadcast(params.scale, values.shape)
             codes = self.quant_min, self.quant_max
             return quantize_logarithmic(values, scale, *codes, self.octave)
-        low, high = self.code_ends
         found = quantize(
             values,
             params.scale,
             params.zero_point,
-            int(low.min()),
-            int(high.max()),
+            *self.widest,
             rounding=self.rounding,
             axis=self.axis,
             block=self.block,
         )
         if not self.channel_codes:
             return found
-        low, high = (self._broadcast(each, values.shape) for each in (low, high))
+        low, high = (self._broadcast(each, values.shape) for each in self.code_ends)
         return np.asarray(np.clip(found, low, high), found.dtype)
 
     def dequantize(self, quantized: IntegerArray, params: QuantParams) -> FloatArray:
@@ -310,6 +314,12 @@ class Grid:
             )
         if not all(low <= 0 <= high for low, high in self.channel_codes):
             raise ConfigError("the range of a channel does not contain zero", remedy="widen it")
+        # Two codes at most: no integer of a file is too large for what computes with it.
+        if not 0 < max(max(-low, high) for low, high in self.channel_codes) < 1 << 2 * self.bits:
+            raise ConfigError(
+                f"the ranges of channels do not fit two codes of {self.bits} bits",
+                remedy="narrow them, or keep a channel",
+            )
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         if isinstance(self.granularity, PerRow):

@@ -43,6 +43,8 @@ Numbers = npt.NDArray[np.float64]
 
 _QUERY, _KEY, _VALUE, _SINKS = 0, 1, 2, 11
 _WHY = "it gives keys and queries the basis in which caches hold them"
+_LEAST = 1e-30
+"""Smaller steps than this, or larger ones than its reciprocal, are none of a float32."""
 _GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it lie evenly between whole numbers, whatever their count."""
 
@@ -122,7 +124,7 @@ class Steps(NamedTuple):
 
     bits: int
     twice: tuple[int, ...]
-    values: tuple[float, ...] = ()
+    values: tuple[float, ...]
 
     @property
     def finer(self) -> int:
@@ -176,7 +178,7 @@ def steps_of(node: ir.Node) -> Steps | None:
     cache, most = caches[0], max(found.twice, default=0)
     lengths = (len(found.twice), len(found.values))
     is_sound = 0 <= min(found.twice, default=0) <= most <= cache.size // 2
-    is_sound &= all(0 < each < np.inf for each in found.values)
+    is_sound &= all(_LEAST < each < 1 / _LEAST for each in found.values)
     is_sound &= lengths == (cache.heads, cache.channels)
     matrices = (matrix_in_front(node, slot) for slot in (_QUERY, _KEY))
     shape = (cache.heads, cache.size, cache.size)

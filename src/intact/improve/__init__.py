@@ -4,8 +4,8 @@
     The table of passes; which of them run where the user names none.
 `rewrite/`
     Float model to float model: `equalize.py` (with `ties.py`: which channels share a factor),
-    `absorb.py`, `smooth.py` (`smooth_blocks.py`: weights in blocks), `rotate.py` and `key_moments.py` (keys of caches);
-    `gate.py` measures whether they gain.
+    `absorb.py`, `smooth.py` (`smooth_blocks.py`: weights in blocks), `rotate.py` (keys of caches,
+    by `key_moments.py`); `gate.py` measures whether they gain.
 `refine/`
     Plan with scales to plan: `ranges.py`, `weight_scales.py`, `rounding.py`, `bias.py`, each on
     `walk.py`, which runs both models node by node.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.config import PerChannel, QuantState, TensorQuantConfig, make_policy
-from intact.errors import UsageError
+from intact.errors import PlanError, UsageError
 from intact.graph import Graph
 from intact.graph.caches import Cache, caches_of, why_no_cache
 from intact.graph.key_basis import Steps, is_key, steps_of
@@ -52,7 +52,7 @@ def cache_configs(
     bits, steps = _bits_of(node, scheme, overrides), steps_of(node)
     for cache in caches_of(node):
         config = config_from_scheme(scheme, cache.axis, bits)
-        if steps is not None and steps.bits == bits and is_key(cache):
+        if steps is not None and is_key(cache):
             config = _in_steps(config, cache, steps)
         config.detail[CACHED] = True
         configs[TensorEnd.input(str(node.name), cache.new)] = config
@@ -85,6 +85,12 @@ def decide_cache(node: ir.Node, target: Target, overrides: Overrides) -> Decisio
         return None
     caches, name = target.cache or Caches(), str(node.name)
     bits = 0 if caches.scheme is None else _bits_of(node, caches.scheme, overrides)
+    steps = steps_of(node)
+    if steps is not None and steps.bits != bits:
+        raise UsageError(
+            f"{name}: its keys were rotated for caches of {steps.bits} bits, not of {bits}",
+            remedy="give that width, or the model that was not rotated",
+        )
     why, form = why_float(node, target, bits), caches.form_of(node.op_type)
     if why and name in overrides.bits:
         others = " or ".join(f"{bits}" for bits in _possible(node, target))
@@ -166,6 +172,22 @@ class CachePoint(msgspec.Struct, frozen=True):
     cache: Cache
     config: TensorQuantConfig
     end: TensorEnd
+
+    @property
+    def twice(self) -> Steps | None:
+        """The steps of keys some of whose channels have two codes; None where each has one.
+
+        Raises:
+            PlanError: The graph and the plan say something else of them.
+        """
+        steps = steps_of(self.cache.node) if is_key(self.cache) else None
+        channels = () if steps is None else steps.channel_codes(self.cache.size)
+        if channels != self.config.grid.channel_codes:
+            raise PlanError(
+                f"{self.end}: the plan has other codes of its channels than the model",
+                remedy="quantize again",
+            )
+        return steps if channels else None
 
     @property
     def bytes_per_token(self) -> tuple[int, int]:

@@ -61,12 +61,10 @@ def encoding_of(point: QuantPoint) -> Encoding:
             f"{point.end} has logarithmic levels, for which there is no integer arithmetic",
             remedy="use --simulate, or a target with linear levels",
         )
-    low, high = config.grid.code_ends
     return Encoding(
         np.asarray(params.scale, np.float32),
         params.zero_point,
-        int(low.min()),
-        int(high.max()),
+        *config.grid.widest,
         config.granularity.axis,
         config.rounding,
         config.grid.block,

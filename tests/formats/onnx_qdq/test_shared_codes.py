@@ -107,3 +107,11 @@ def test_floats_that_are_equal_are_stored_once(form: str, tmp_path: Path) -> Non
     one_float = intact.quantize(tied(form), IDS, preset="fast", keep_float=["logits"])
     one_float.save(tmp_path / "one")
     assert len(matrices(tmp_path / "one" / "model.int8.onnx")) == 2  # codes, and floats
+
+
+def test_tables_of_float16_are_stored_as_such(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"float_type": "float16", "keep_float": ["look", "logits"]}
+    intact.quantize(tied("transpose"), IDS, preset="fast", output=tmp_path / "out", **options)
+    stored = onnx.load(tmp_path / "out" / "model.int8.onnx").graph.initializer
+    large = [each for each in stored if np.prod(each.dims) >= WORDS * WIDTH]
+    assert {each.data_type for each in large} == {onnx.TensorProto.FLOAT16}

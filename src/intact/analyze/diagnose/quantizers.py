@@ -262,7 +262,7 @@ class _TensorFigures(msgspec.Struct, frozen=True):
     def of(point: QuantPoint, values: npt.NDArray[Any]) -> _TensorFigures:
         """Measure what is needed."""
         low, high = point.config.value_range()
-        step = (high - low) / (point.config.grid.quant_max - point.config.grid.quant_min)
+        step = (high - low) / float(np.ptp(point.config.grid.widest))
         wide = values.astype(np.float64)
         beyond = np.maximum(low - wide, 0) + np.maximum(wide - high, 0)
         return _TensorFigures(
@@ -464,7 +464,7 @@ def cut_in_calibration(point: QuantPoint, statistics: Statistics) -> Cut:
         return Cut(1.0, math.inf)
     values = statistics[name].distribution()
     low, high = point.config.value_range()
-    step = (high - low) / (point.config.grid.quant_max - point.config.grid.quant_min)
+    step = (high - low) / float(np.ptp(point.config.grid.widest))
     middle = (values.low + values.high) / 2
     beyond = np.maximum(low - middle, 0) + np.maximum(middle - high, 0)
     # A mask of -1e9 is meant to be cut off.

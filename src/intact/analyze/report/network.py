@@ -274,7 +274,7 @@ class _Nodes:
             str(config.state),
             _shape(value),
             bits=root.bits,
-            codes=(root.quant_min, root.quant_max),
+            codes=root.grid.widest,
             # The shortest decimals of float32, as in plan.json: as float64 they would have digits
             # of no meaning.
             scale=tuple(float(str(each)) for each in _extremes(scales)),

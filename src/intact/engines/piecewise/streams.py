@@ -27,8 +27,8 @@ FloatArray = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
-class LogarithmicQuantizer:
-    """A quantizer with logarithmic levels.
+class ConfigQuantizer:
+    """A quantizer of any config: of logarithmic levels, blocks, channels with ranges of their own.
 
     Attributes:
         config: The config with grid and scale.
@@ -64,7 +64,7 @@ class OverflowingQuantizer:
     """
 
     overflow: SimulatedQuantize
-    then: SimulatedQuantize | LogarithmicQuantizer | RunningQuantizer | None
+    then: SimulatedQuantize | ConfigQuantizer | RunningQuantizer | None
 
     @cached_property
     def key(self) -> bytes:
@@ -106,9 +106,7 @@ class RunningQuantizer:
         return out
 
 
-Quantizer: TypeAlias = (
-    SimulatedQuantize | LogarithmicQuantizer | OverflowingQuantizer | RunningQuantizer
-)
+Quantizer: TypeAlias = SimulatedQuantize | ConfigQuantizer | OverflowingQuantizer | RunningQuantizer
 
 
 def wrapping_quantizer(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
@@ -127,7 +125,7 @@ def quantizer_of(config: TensorQuantConfig) -> Quantizer:
     grid = config.grid
     # Blocks too: `SimulatedQuantize` has one scale, or one for each channel, and one range.
     if grid.exponential or grid.block is not None or grid.channel_codes or params is None:
-        return LogarithmicQuantizer(config)
+        return ConfigQuantizer(config)
     sign = "" if config.quant_min < 0 else "u"
     return SimulatedQuantize(
         out_scale=params.scale,

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from intact.graph import constant_array
 from intact.graph.caches import is_attention
 from intact.graph.edit import Editor
-from intact.graph.key_basis import Steps, matrix_in_front, steps_of
+from intact.graph.key_basis import Steps, matrix_in_front
 from intact.graph.passes.composite import Composite
 from intact.ops import functions
 from intact.ops.operators import Clip, Concat, Mul, QuantizeLinear, Sub, is_a
@@ -49,19 +49,28 @@ class SecondCodes(NamedTuple):
     @classmethod
     def of(cls, point: CachePoint) -> SecondCodes | None:
         """Return those of a cache; None where each channel has one code."""
-        steps = steps_of(point.cache.node) if point.config.grid.channel_codes else None
+        steps = point.twice
         return None if steps is None else cls(steps, point.cache.size)
 
     @classmethod
-    def written(cls, node: ir.Node, heads: int, bits: int) -> SecondCodes | None:
-        """Find what `write` wrote in front of a node; None where it did not."""
+    def written(cls, node: ir.Node, scale: npt.NDArray[Any] | None) -> SecondCodes | None:
+        """Find what `write` wrote in front of a node; None where it did not.
+
+        Args:
+            node: A GroupQueryAttention over caches of codes.
+            scale: The scale of its keys.
+        """
+        heads = int(node.attributes.get_int("kv_num_heads", 1) or 1)
+        bits = int(node.attributes.get_int(WIDTH, 0) or 0)
+        if scale is None or bits not in (4, 8) or not np.all(scale == 1):
+            return None
         product = _made_by(node.inputs[1], Mul)
         lost = None if product is None else _made_by(product.inputs[0], Sub)
         factors = None if product is None or lost is None else constant_array(product.inputs[1])
-        if factors is None or factors.ndim != 1 or factors.size % heads:
+        if factors is None or factors.ndim != 1 or factors.size % heads or np.all(factors == 1):
             return None
         twice = (factors != 1).reshape(heads, -1).sum(axis=1)
-        found = cls(Steps(bits, tuple(map(int, twice))), factors.size // heads)
+        found = cls(Steps(bits, tuple(map(int, twice)), ()), factors.size // heads)
         return found if np.array_equal(found.finer, factors) else None
 
     @property
@@ -85,12 +94,24 @@ class SecondCodes(NamedTuple):
         first = np.clip(np.rint(own), *self.steps.codes).astype(np.float32)
         return np.asarray((own - first * self.is_second) * self.finer)
 
+    @property
+    def scale(self) -> Floats:
+        """The scale of what `joined` gives, ``[channels]``."""
+        found = np.ones(self.places.size, np.float32)
+        found[self.places[self.is_second > 0]] /= np.float32(self.steps.finer)
+        return found
+
+    def joined(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Make one code of both of a channel, ``[..., channels]``; 0 where none is kept."""
+        second = self.is_second > 0
+        found = np.where(second, 0, codes).astype(np.int64)
+        first = self.places[second]
+        found[..., first] = found[..., first] * self.steps.finer + codes[..., second]
+        return found
+
     def floats(self, codes: npt.NDArray[Any]) -> Floats:
         """Return what codes stand for, both of a channel together, ``[..., channels]``."""
-        kept = codes / self.finer
-        second, found = self.is_second.astype(bool), kept * (1 - self.is_second)
-        found[..., self.places[second]] += kept[..., second]
-        return np.asarray(found, np.float32)
+        return np.asarray(self.joined(codes) * self.scale, np.float32)
 
     def write(self, editor: Editor, node: ir.Node) -> None:
         """Let queries meet both codes, and keys have both."""
@@ -133,18 +154,17 @@ class CachePort(msgspec.Struct, frozen=True):
     bits: int
     second: SecondCodes | None = None
 
-    def codes(self, floats: Floats) -> Floats:
-        """Return the codes of floats that codes stand for, exactly."""
+    def to_codes(self, floats: Floats) -> npt.NDArray[Any]:
+        """Return the codes of floats that codes stand for, exactly, as they are stored.
+
+        Two codes of a channel may be others that stand for the same.
+        """
         low, high = -(1 << self.bits - 1), (1 << self.bits - 1) - 1
         if self.second is not None:
             floats = _by_channels(self.second.kept, floats)
         # The floats are numbers of codes, so that the quotient is whole up to float32's rounding,
         # which `rint` takes away.
-        return np.asarray(np.clip(np.rint(floats / self.scale), low, high))
-
-    def to_codes(self, floats: Floats) -> npt.NDArray[Any]:
-        """Return the codes as they are stored."""
-        codes = self.codes(floats)
+        codes = np.clip(np.rint(floats / self.scale), low, high)
         if self.bits == 8:
             return np.asarray(codes.astype(np.int8))
         # A code of 4 bits is moved into 0..15 first: the runtime packs numbers without sign.
@@ -178,8 +198,7 @@ def cache_ports(model: ir.Model) -> dict[str, CachePort]:
             bits = int(node.attributes.get_int(WIDTH, 8) or 8)
             for past, at, present in ((PAST_KEY, KEY_SCALE, 1), (PAST_VALUE, VALUE_SCALE, 2)):
                 scale = constant_array(node.inputs[at]) if len(node.inputs) > at else None
-                heads = int(node.attributes.get_int("kv_num_heads", 1) or 1)
-                second = SecondCodes.written(node, heads, bits) if present == 1 else None
+                second = SecondCodes.written(node, scale) if at == KEY_SCALE else None
                 found |= _ports(node.inputs[past], node.outputs[present], scale, bits, second)
         elif is_a(node, Concat) and len(node.inputs) == 2:
             new = None if node.inputs[1] is None else node.inputs[1].producer()

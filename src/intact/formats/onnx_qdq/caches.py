@@ -7,7 +7,7 @@ size]``. Where a Concat appends, codes are made before it and floats behind it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +22,6 @@ from intact.formats.onnx_qdq.cache_codes import (
     PAST_KEY,
     VALUE_SCALE,
     WIDTH,
-    CachePort,
     Floats,
     SecondCodes,
 )
@@ -66,8 +65,10 @@ def write_caches(editor: Editor, plan: QuantizedGraph) -> list[Note]:
     return [Note(NoteKind.EXPORT, points[0].end.node, message, remedy=several)]
 
 
-def _attend(editor: Editor, node: ir.Node, points: Iterable[CachePoint]) -> None:
+def _attend(editor: Editor, node: ir.Node, points: Sequence[CachePoint]) -> None:
     """Let attention keep keys and values as codes."""
+    # The runtime takes one kind for both.
+    is_one = all(point.config.granularity.axis is None for point in points)
     # Both scales stand behind optional inputs, which stay absent.
     node.resize_inputs(max(len(node.inputs), VALUE_SCALE + 1))
     for point in points:
@@ -76,9 +77,10 @@ def _attend(editor: Editor, node: ir.Node, points: Iterable[CachePoint]) -> None
         if (second := SecondCodes.of(point)) is not None:
             second.write(editor, node)
         scale = _scale(point)
-        kind = "PER_TENSOR" if scale.size == 1 and point.config.granularity.axis is None else ""
+        if not is_one and scale.size == 1:
+            scale = np.full((1, cache.heads, 1, cache.size), scale.item(), np.float32)
         name = "k_quant_type" if is_key else "v_quant_type"
-        node.attributes[name] = ir.AttrString(name, kind or "PER_CHANNEL")
+        node.attributes[name] = ir.AttrString(name, "PER_TENSOR" if is_one else "PER_CHANNEL")
         node.attributes[WIDTH] = ir.AttrInt64(WIDTH, bits)
         constant = editor.initializer(f"{cache.ports[0]}_scale", scale)
         node.replace_input_with(KEY_SCALE if is_key else VALUE_SCALE, constant)
@@ -188,7 +190,7 @@ class CacheLayers:
         """Compare one batch, with inputs, outputs and what is watched by name."""
         codes = self.codes(values)
         for point, found in zip(self._points, self._codes, strict=True):
-            cache, config = point.cache, point.config
+            cache = point.cache
             expected = codes[point.end]
             present = values[cache.ports[1]]
             # The node takes [batch, places, heads * size] and keeps [batch, heads, places, size].
@@ -197,14 +199,16 @@ class CacheLayers:
                 expected = expected.reshape(split).transpose(0, 2, 1, 3)
             # Places before were compared when they were appended.
             appended = present[:, :, present.shape[2] - expected.shape[2] :]
-            port = CachePort(_scale(point), config.bits, SecondCodes.of(point))
-            found.add(port.codes(appended).astype(np.int64), expected.astype(np.int64))
+            second, scale = SecondCodes.of(point), _scale(point)
+            if second is not None:  # both codes of a channel are compared as one
+                scale = second.scale.reshape(1, cache.heads, 1, cache.size)
+            found.add(np.rint(appended / scale).astype(np.int64), expected.astype(np.int64))
         for each in self._attentions:
             each.add(values)
 
 
 def _appended(point: CachePoint, values: npt.NDArray[Any]) -> Codes:
-    """Return the codes of what is appended.
+    """Return the codes of what is appended; where a channel has two, both as one.
 
     GroupQueryAttention multiplies by the reciprocal of the scale, in float32, where a
     QuantizeLinear divides: between two codes they differ.
@@ -219,7 +223,8 @@ def _appended(point: CachePoint, values: npt.NDArray[Any]) -> Codes:
     else:
         scaled = values * (np.float32(1) / np.asarray(params.scale, np.float32))
     codes = np.clip(np.rint(scaled), config.quant_min, config.quant_max)
-    return np.asarray(np.nan_to_num(codes, nan=config.quant_min).astype(np.int32))
+    codes = np.nan_to_num(codes, nan=config.quant_min).astype(np.int32)
+    return np.asarray(codes if second is None else second.joined(codes))
 
 
 class _Attention:
@@ -256,10 +261,8 @@ class _Attention:
         for name, (slot, _) in self._inputs.items():
             if slot in new:
                 # The float kernel attends to what the codes stand for, the new places included.
-                codes, second = _appended(new[slot], feeds[name]), SecondCodes.of(new[slot])
-                feeds[name] = (
-                    new[slot].config.dequantize(codes) if second is None else second.floats(codes)
-                )
+                codes = _appended(new[slot], feeds[name])
+                feeds[name] = new[slot].config.dequantize(codes)
         operands = {slot: feeds[name] for name, (slot, _) in self._inputs.items()}
         expected = self._run(feeds)[self._result]
         self.found.add(values[self._result], expected, lambda: self._terms(operands))

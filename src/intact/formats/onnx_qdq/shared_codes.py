@@ -43,7 +43,8 @@ def share_codes(
         table = None if name is None else editor.value(name)
         reader = _reader_of_codes(editor, layer)
         codes = None if reader is None else reader.inputs[0]
-        if reader is None and is_turned:
+        # Later, those of float16 are narrowed each by itself.
+        if reader is None and is_turned and plan.float16 is None:
             _share_floats(editor, lookup, layer)
         if reader is None or codes is None or not is_constant(codes) or codes is table:
             continue  # computed in float, or shared already

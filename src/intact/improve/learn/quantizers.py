@@ -261,7 +261,7 @@ class Quantizer(Float32Module):
         return f"{kind}, {self.learning}"
 
 
-class LogarithmicQuantizer(Quantizer):
+class ConfigQuantizer(Quantizer):
     """Quantizes to levels ``scale * 2**(k / octave)`` and 0, see `intact.numerics.logarithmic`."""
 
     def forward(self, value: Tensor, divided_in: torch.dtype | None = None) -> Tensor:  # noqa: ARG002
@@ -296,7 +296,7 @@ def quantizer_of(
         PlanError: It has no scale.
     """
     if config.grid.exponential:
-        return LogarithmicQuantizer(config)
+        return ConfigQuantizer(config)
     return Quantizer(config, learning, in_logarithms=in_logarithms, decimal6=decimal6)
 
 

@@ -15,7 +15,8 @@ What a code of a value errs by counts by the square of the share that attention 
 kept without their mean by these weights: often the value of the first token.
 
 The first token's key and value are much the same in every text, and each later token gives them a
-large share. Offsets are moved by up to half a step to where their codes are exact.
+large share. Offsets are moved by up to half a step to where their codes are exact, in the channels
+that are kept.
 
 A node is left as it is where the estimated error does not fall on the half of the samples that
 nothing was chosen on.
@@ -234,8 +235,9 @@ def _bases(
         found, folds = model.run(feeds), list(folds_of(feeds, real))
         for each in kept:
             keys, values = (found[name] for name in each.names)
-            for row, fold in enumerate(folds[: len(keys)]):
-                each.add(fold, keys[row : row + 1], values[row : row + 1])
+            # Where samples are not told apart, all rows are of one part.
+            for row in range(len(folds) if len(folds) > 1 else len(keys)):
+                each.add(folds[row % len(folds)], keys[row : row + 1], values[row : row + 1])
     return {str(each.seen.node.name): each.basis() for each in kept}
 
 
@@ -271,7 +273,7 @@ class _Kept:
     def basis(self) -> Basis:
         """Return it in steps, and with offsets for which the first token's codes are exact."""
         seen, kept, moments = self.seen, self._channels, self._moments
-        codes = Steps(seen.bits, kept.twice)
+        codes = Steps(seen.bits, kept.twice, ())
         highest, finer = codes.codes[1], np.ones_like(moments.offset)
         for row, twice in zip(finer, kept.twice, strict=True):
             row[:twice] = codes.finer
