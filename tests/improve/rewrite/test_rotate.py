@@ -342,3 +342,19 @@ def test_metadata_of_others_is_none(rotated: Result, text: str) -> None:
     assert steps_of(node) is None
     node.metadata_props[STEPS_KEY] = f"[4,[8,0],{size}]"
     assert steps_of(node) is not None
+
+
+def test_what_diagnosis_tells_to_do_helps(model: Path) -> None:
+    """More bits for caches, and not for activations, which are floats."""
+    result = _quantized(model, preset="fast")
+    found = intact.diagnose(result, IDS, context=24).findings
+    remedies = [dict(each.options) for finding in found for each in finding.remedies]
+    widths = [each["bits"] for each in remedies if each.get("bits")]
+    assert widths
+    assert all(set(each.values()) == {8} for each in widths)
+    assert not any("activation_bits" in each for each in remedies)
+    wider = _quantized(
+        model, preset="fast", bits={k: n for each in widths for k, n in each.items()}
+    )
+    few, more = (intact.evaluate(each, IDS, context=24).sqnr_db for each in (result, wider))
+    assert more > few + 1

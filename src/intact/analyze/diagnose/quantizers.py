@@ -45,6 +45,7 @@ from intact.engines.simulate import Simulator
 from intact.limits import USUAL_DB
 from intact.ops.operators import Concat, Softmax, is_a
 from intact.plan import QuantizedGraph, QuantPoint
+from intact.plan.stored_weights import is_cached
 
 Doubles = npt.NDArray[np.float64]
 
@@ -422,6 +423,8 @@ def _rounding(seen: _TensorFigures) -> _NamedCause:
     why = f"a step of {config.bits} bits is {seen.step:.3g}, its values reach {most:.4g}"
     if config.bits >= USUAL_BITS:
         remedy = Remedy(options={"keep_float": [seen.point.end.node]})
+    elif is_cached(config):
+        remedy = Remedy(options={"bits": {seen.point.end.node: USUAL_BITS}})
     else:
         remedy = Remedy(options={"activation_bits": USUAL_BITS, "bits": None})
     return _NamedCause("rounding", why, (remedy,), whole_range)
