@@ -182,7 +182,7 @@ class CacheLayers:
     def codes(self, values: Mapping[str, npt.NDArray[Any]]) -> dict[TensorEnd, Codes]:
         """Return what the plan says of the codes that a batch appends."""
         return {
-            point.end: _appended(point, values[str(point.cache.appended.name)])
+            point.end: _appended(point, _widened(values[str(point.cache.appended.name)]))
             for point in self._points
         }
 
@@ -205,6 +205,20 @@ class CacheLayers:
             found.add(np.rint(appended / scale).astype(np.int64), expected.astype(np.int64))
         for each in self._attentions:
             each.add(values)
+
+
+def _kept(
+    point: CachePoint, values: Mapping[str, npt.NDArray[Any]], shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """Return what the runtime kept of what was appended, in the shape of that."""
+    present = values[point.cache.ports[1]]
+    appended = present[:, :, present.shape[2] - shape[1] :]
+    return appended.transpose(0, 2, 1, 3).reshape(shape)
+
+
+def _widened(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return what attention reads of values: of float16 the same numbers, as it computes wider."""
+    return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
 def _appended(point: CachePoint, values: npt.NDArray[Any]) -> Codes:
@@ -256,13 +270,13 @@ class _Attention:
         self.names = [self._result, *(name for _, name in self._inputs.values())]
 
     def add(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        feeds = {name: values[source] for name, (_, source) in self._inputs.items()}
+        feeds = {name: _widened(values[source]) for name, (_, source) in self._inputs.items()}
         new = {point.cache.new: point for point in self._points}
         for name, (slot, _) in self._inputs.items():
             if slot in new:
-                # The float kernel attends to what the codes stand for, the new places included.
-                codes = _appended(new[slot], feeds[name])
-                feeds[name] = new[slot].config.dequantize(codes)
+                # The float kernel attends to what the codes stand for, the new places included:
+                # to those that the runtime kept, whose codes are compared by themselves.
+                feeds[name] = _kept(new[slot], values, feeds[name].shape)
         operands = {slot: feeds[name] for name, (slot, _) in self._inputs.items()}
         expected = self._run(feeds)[self._result]
         self.found.add(values[self._result], expected, lambda: self._terms(operands))
