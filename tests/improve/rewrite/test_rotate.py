@@ -14,6 +14,7 @@ import pytest
 
 import intact
 from benchmarks.text_nets import DecoderSizes, decoder, random_weights
+from intact.analyze.diagnose.runtime import faster
 from intact.errors import PlanError, UsageError
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.graph import normalize
@@ -368,3 +369,10 @@ def test_what_computes_in_float16_may_keep_a_neighbour(model: Path, tmp_path: Pa
     codes = [each for each in found.layers if "cache of" in each.operation]
     assert len(codes) == 4
     assert sum(each.mismatches for each in codes) < 0.02 * sum(each.values for each in codes)
+
+
+def test_what_is_slower_than_float_is_told_what_is_faster(rotated: Result) -> None:
+    """`--fastest` keeps nodes of integers in float, of which there are none."""
+    remedy = faster(rotated.plan)
+    assert not remedy.options
+    assert "without --cache-bits they are floats" in remedy.text

@@ -30,6 +30,7 @@ from intact.limits import (
 from intact.ops.operators import QUANTIZERS
 from intact.plan import QuantizedGraph
 from intact.plan.overflows import sums_wrapped_in_floats
+from intact.plan.stored_weights import is_cached
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.evidence import Evidence
@@ -124,12 +125,12 @@ def check_little_slowness(evidence: Evidence) -> list[Finding]:
     # A rewrite's graph takes and gives what the given one does.
     if _ports(evidence.plan.graph) != _ports(runs.graph):
         return []
-    feeds, _ = runs.batches[0]
-    if runtime.is_onnxruntime:
-        return slow_sign(runtime, feeds, lambda: runs.run, evidence.spent)  # loaded already
+    (feeds, _), remedy = runs.batches[0], faster(evidence.plan)
+    if runtime.is_onnxruntime:  # the float model is loaded already
+        return slow_sign(runtime, feeds, lambda: runs.run, evidence.spent, remedy)
     load, graph = partial(runtime.load_float, runs.graph), runs.graph
     with contextlib.suppress(IntactError):  # a float model that the runtime refuses
-        return slow_sign(runtime, _one_of(graph, feeds), load, evidence.spent)
+        return slow_sign(runtime, _one_of(graph, feeds), load, evidence.spent, remedy)
     return []
 
 
@@ -317,7 +318,7 @@ def slowness_findings(plan: QuantizedGraph, runtime: Runtime, feeds: Batch) -> l
     )
     # Without its words: here something has to be faster.
     narrower = _for_fallback(plan, runtime.in_float) if runtime.in_float else ()
-    remedies = (*(each for each in narrower if each.options), Remedy(options=FASTEST))
+    remedies = (*(each for each in narrower if each.options), faster(plan))
     # Where a layer runs in float, that is why.
     lost = min(slower.lost, WORTH_OF_TIME) if runtime.in_float else slower.lost
     severity = SPEED * lost
@@ -329,6 +330,7 @@ def slow_sign(
     feeds: Batch,
     load_float: Callable[[], Callable[[Batch], object]],
     seconds: float,
+    remedy: Remedy = Remedy(options=FASTEST),  # noqa: B008  (frozen)
 ) -> list[Finding]:
     """Find that a result is slower than float, in a small part of the time that making it took.
 
@@ -337,6 +339,7 @@ def slow_sign(
         feeds: The inputs of a batch.
         load_float: Loads the float model, to be run on one thread.
         seconds: What making the result took.
+        remedy: What is faster.
     """
     if runtime.load is None:
         return []
@@ -365,8 +368,16 @@ def slow_sign(
     if slower is None:
         return []
     evidence, severity = slower.in_words(feeds), SPEED * slower.lost
-    remedies = (Remedy(options=FASTEST),)
-    return [Finding("slower_than_float", evidence, severity, remedies=remedies, unit="times")]
+    return [Finding("slower_than_float", evidence, severity, remedies=(remedy,), unit="times")]
+
+
+def faster(plan: QuantizedGraph) -> Remedy:
+    """Return what is faster: nodes of integers in float, or caches of floats."""
+    has_integers = any(each.quantized for each in plan.decisions.values())
+    if has_integers or not any(is_cached(config) for config in plan.configs.values()):
+        return Remedy(options=FASTEST)
+    text = "caches of codes take less memory, not less time: without --cache-bits they are floats"
+    return Remedy(text=text)
 
 
 def time_if_slower(graph: Graph, runtime: Runtime, feeds: Batch) -> SlowerTimes | None:
