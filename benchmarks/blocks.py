@@ -61,9 +61,10 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "nearest": ("--preset", "fast"),
     "rounding": ("--preset", "balanced"),
     "rotate": ("--preset", "balanced"),
+    "learned": ("--improve", "rounding", "--improve", "reconstruct"),
     "widths": ("--improve", "widths{growth=5}", "--improve", "rounding"),
 }
-"""Options of `intact quantize` by what is done to lose less."""
+"""Options of `intact quantize` by what is done to lose less; `learned` needs torch."""
 OWN = (
     ("int4", "nearest"),
     ("int4", "rounding"),

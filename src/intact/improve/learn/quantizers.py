@@ -90,7 +90,7 @@ class Quantizer(Float32Module):
 
     Attributes:
         enabled: Whether it quantizes; switched off it returns what it is given.
-        base: The plan's scale, float32 ``[]`` or ``[channels]``.
+        base: The plan's scale, float32 ``[]``, ``[channels]`` or one for each block.
         zero: The plan's zero point, float32 of the same shape.
         in_logarithms: Whether ``size`` is the binary logarithm of the scale over ``base``.
         size: Learned: the scale, or its logarithm; None where it is fixed.
@@ -154,20 +154,21 @@ class Quantizer(Float32Module):
         """Return the scale in effect, float32 ``[]`` or ``[channels]``, with its gradient."""
         if self.size is None:
             return self.base
-        size = self.size
+        size, base = self.size, self.base.abs()
         if self.in_logarithms:
             if self.grid.power_of_two:
                 size = straight_through(size, torch.round(size))
-            scale = torch.clamp(self.base * torch.exp2(size), _TINY, _HUGE)
+            scale = torch.clamp(base * torch.exp2(size), _TINY, _HUGE)
         else:
             # Not `abs`, which has no gradient at 0.
             size = torch.where(size < 0, -size, size)
-            least = torch.clamp(self.base, _TINY, _LEAST)
+            least = torch.clamp(base, _TINY, _LEAST)
             scale = straight_through(size, torch.clamp(torch.maximum(size, least), max=_HUGE))
         if self._decimal6:
             text = np.array(np.maximum(six_decimals(scale.detach().cpu().numpy()), SMALLEST))
             scale = straight_through(scale, torch.from_numpy(text).to(scale.device))
-        return scale
+        # Of blocks a scale may be negative, and stays so.
+        return scale if self.grid.block is None else torch.copysign(scale, self.base)
 
     def zero_point(self) -> Tensor:
         """Return the zero point in effect, a whole float32 of the scale's shape."""
@@ -248,10 +249,13 @@ class Quantizer(Float32Module):
         return scale.to(kind), low.to(kind), high.to(kind)
 
     def _spread(self, numbers: Tensor, value: Tensor) -> Tensor:
-        """Shape numbers of channels so that they broadcast along the grid's axis."""
+        """Shape numbers of channels or blocks so that they broadcast to a value."""
         axis = self.grid.axis
         if axis is None or numbers.ndim == 0:
             return numbers
+        if self.grid.block is not None:  # the last one may be shorter
+            whole = numbers.repeat_interleave(self.grid.block, dim=axis)
+            return whole.narrow(axis, 0, value.shape[axis])
         behind = value.ndim - 1 - (axis % value.ndim)
         return numbers.reshape(-1, *(1,) * behind)
 
@@ -261,7 +265,7 @@ class Quantizer(Float32Module):
         return f"{kind}, {self.learning}"
 
 
-class ConfigQuantizer(Quantizer):
+class LogarithmicQuantizer(Quantizer):
     """Quantizes to levels ``scale * 2**(k / octave)`` and 0, see `intact.numerics.logarithmic`."""
 
     def forward(self, value: Tensor, divided_in: torch.dtype | None = None) -> Tensor:  # noqa: ARG002
@@ -296,7 +300,7 @@ def quantizer_of(
         PlanError: It has no scale.
     """
     if config.grid.exponential:
-        return ConfigQuantizer(config)
+        return LogarithmicQuantizer(config)
     return Quantizer(config, learning, in_logarithms=in_logarithms, decimal6=decimal6)
 
 
