@@ -109,7 +109,8 @@ def test_the_runtime_keeps_the_codes_of_the_plan(rotated: Result, tmp_path: Path
     assert len(codes) == 4
     assert [each.mismatches for each in codes] == [0] * 4
     assert not [each for each in found.float_layers if each.differs]
-    assert min(found.outputs_sqnr_db.values()) > 60
+    # Another processor may give a number between two codes the other one.
+    assert min(found.outputs_sqnr_db.values()) > 20
 
 
 def test_ranges_hold_at_places_that_no_sample_has(rotated: Result) -> None:
