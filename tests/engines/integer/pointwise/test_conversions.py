@@ -197,3 +197,18 @@ def test_the_ratio_of_scales_and_the_number_between_differ_on_ties() -> None:
         np.testing.assert_array_equal(codes, np.clip(away - 2, -128, 127))
         found.append(codes)
     assert (found[0] != found[1]).any()
+
+
+def test_channels_with_ranges_of_their_own() -> None:
+    """One with two codes, one with one, and one that is not kept."""
+    encoding = Encoding(
+        np.array([1 / 15, 1, 1], np.float32),
+        np.zeros(3, np.int64),
+        -128,
+        112,
+        axis=1,
+        channel_codes=((-128, 112), (-8, 7), (0, 0)),
+    )
+    values = np.array([[1.0, 1.2, 1.0], [99, 99, 99], [-99, -99, -99]], np.float32)
+    found = run_step(Quantize(), BEFORE, [((3, 3), None)], ((3, 3), encoding), values)
+    assert found.tolist() == [[15, 1, 0], [112, 7, 0], [-128, -8, 0]]
