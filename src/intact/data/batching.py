@@ -1,8 +1,8 @@
-"""Splits, joins and pads batches."""
+"""Splits, joins and pads batches, and groups what is held at once."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """Those of one sample's arrays, with their names."""
 
 Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
 
 _PIECE = 64
 """Maximum number of samples of a piece."""
@@ -123,3 +124,26 @@ def owned(batch: Batch, source: Batch) -> Batch:
         name: array.copy() if name in source and np.may_share_memory(array, source[name]) else array
         for name, array in batch.items()
     }
+
+
+def groups_within(
+    items: Iterable[Item], bytes_of: Callable[[Item], int], most: int
+) -> Iterator[list[Item]]:
+    """Yield items in groups that can be held at once, in their order.
+
+    Args:
+        items: Any.
+        bytes_of: What one takes.
+        most: Bytes of a group; an item of more is one by itself.
+    """
+    group: list[Item] = []
+    held = 0
+    for each in items:
+        size = bytes_of(each)
+        if group and held + size > most:
+            yield group
+            group, held = [], 0
+        group.append(each)
+        held += size
+    if group:
+        yield group

@@ -34,6 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from intact.calibrate.cache_ranges import Magnitudes, folds_of
+from intact.data.batching import groups_within
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.graph import Graph
@@ -104,21 +105,11 @@ def _attentions(plan: QuantizedGraph) -> Iterator[Attention]:
 
 
 def _groups(seen: Sequence[Attention], samples: Samples) -> Iterator[list[Attention]]:
-    """Yield nodes whose activations can be held at once."""
+    """Group nodes whose activations can be held at once."""
     batches = samples.batches(samples.batch_size(1)) if seen else iter(())
     first = next(iter(batches), ({}, 0))[0]
     tokens = max((array.size for array in first.values()), default=0)
-    group: list[Attention] = []
-    held = 0
-    for each in seen:
-        size = 4 * tokens * each.channels
-        if group and held + size > _HELD:
-            yield group
-            group, held = [], 0
-        group.append(each)
-        held += size
-    if group:
-        yield group
+    return groups_within(seen, lambda each: 4 * tokens * each.channels, _HELD)
 
 
 def _gains(seen: Attention, report: Report) -> bool:

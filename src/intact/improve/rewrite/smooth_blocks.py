@@ -24,6 +24,7 @@ import numpy as np
 from intact.calibrate.method import Method
 from intact.calibrate.scales.ranges import params_of_values
 from intact.config import TensorQuantConfig
+from intact.data.batching import groups_within
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.graph import Graph
@@ -102,18 +103,9 @@ def _names(pair: Pair) -> set[str]:
 
 
 def _groups(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    """Yield pairs whose activations can be kept at once."""
-    group: list[Pair] = []
-    held = 0
-    for pair in pairs:
-        size = 2 * _ROWS * pair.channels * np.dtype(np.float32).itemsize
-        if group and held + size > _HELD:
-            yield group
-            group, held = [], 0
-        group.append(pair)
-        held += size
-    if group:
-        yield group
+    """Group pairs whose activations can be kept at once."""
+    size = 2 * _ROWS * np.dtype(np.float32).itemsize
+    return groups_within(pairs, lambda pair: size * pair.channels, _HELD)
 
 
 def _observe(
