@@ -33,6 +33,8 @@ from intact.graph.passes.expand_places import rotate_apart
 from intact.plan.caches import cache_points
 from intact.plan.plan_file import load_plan, plan_to_json, save_plan
 from intact.results.result import Result
+from tests.block_nets import dense_net
+from tests.improve.refine.test_rounding_blocks import mixed
 from tests.texts import saved
 
 pytestmark = pytest.mark.filterwarnings("ignore::intact.IntactWarning")  # of times
@@ -377,3 +379,7 @@ def test_what_is_slower_than_float_is_told_what_is_faster(rotated: Result) -> No
     remedy = faster(rotated.plan)
     assert not remedy.options
     assert "without --cache-bits they are floats" in remedy.text
+    weights = intact.quantize(dense_net(), block=32).plan
+    assert "--activations dynamic" in faster(weights).text
+    integers = intact.quantize(dense_net(), mixed(8, 1)).plan
+    assert faster(integers).options == {"fastest": True}

@@ -30,7 +30,7 @@ from intact.limits import (
 from intact.ops.operators import QUANTIZERS
 from intact.plan import QuantizedGraph
 from intact.plan.overflows import sums_wrapped_in_floats
-from intact.plan.stored_weights import is_cached
+from intact.plan.stored_weights import is_cached, is_in_blocks
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.evidence import Evidence
@@ -372,12 +372,19 @@ def slow_sign(
 
 
 def faster(plan: QuantizedGraph) -> Remedy:
-    """Return what is faster: nodes of integers in float, or caches of floats."""
-    has_integers = any(each.quantized for each in plan.decisions.values())
-    if has_integers or not any(is_cached(config) for config in plan.configs.values()):
+    """Return what is faster: nodes of integers in float, or what is no node of integers."""
+    if any(each.quantized for each in plan.decisions.values()):
         return Remedy(options=FASTEST)
-    text = "caches of codes take less memory, not less time: without --cache-bits they are floats"
-    return Remedy(text=text)
+    configs = plan.configs.values()
+    if any(is_in_blocks(config) for config in configs):
+        what = "weights in blocks are less to read, not less to compute"
+        return Remedy(
+            text=f"{what}: --activations dynamic computes with integers"
+        )
+    if any(is_cached(config) for config in configs):
+        what = "caches of codes take less memory, not less time"
+        return Remedy(text=f"{what}: without --cache-bits they are floats")
+    return Remedy(options=FASTEST)
 
 
 def time_if_slower(graph: Graph, runtime: Runtime, feeds: Batch) -> SlowerTimes | None:
