@@ -378,9 +378,7 @@ def faster(plan: QuantizedGraph) -> Remedy:
     configs = plan.configs.values()
     if any(is_in_blocks(config) for config in configs):
         what = "weights in blocks are less to read, not less to compute"
-        return Remedy(
-            text=f"{what}: --activations dynamic computes with integers"
-        )
+        return Remedy(text=f"{what}: --activations dynamic computes with integers")
     if any(is_cached(config) for config in configs):
         what = "caches of codes take less memory, not less time"
         return Remedy(text=f"{what}: without --cache-bits they are floats")
